@@ -44,6 +44,7 @@ HIDDEN float *ag_scratch(int64_t count);
 // ---------------------------------------------------------------------------------------------- vectors of 16 floats
 
 #define LANES 16
+#define ALIGNED _Alignas(64)  // buffers whose vectors lie in one cache line each
 typedef float vec __attribute__((vector_size(64)));
 typedef float loose_vec __attribute__((vector_size(64), aligned(4), may_alias));
 
@@ -63,12 +64,12 @@ static inline float added(vec v) {
 // ---------------------------------------------------------------------------------------------- memory
 
 #define SOON 128  // numbers that are computed between two requests for memory
-enum { AHEAD = 512 };
+enum { AHEAD = 2048 };  // bytes
 
-// Asks for what lies a bit behind n numbers while these are computed.  The processor does so by itself where little is
+// Asks for what lies a bit behind these bytes while their numbers are computed.  The processor does so by itself where little is
 // computed per number; where much is, it would compute, wait for memory, compute, and so on.
-static inline void expect(const float *x, int64_t n) {
-    for (int64_t i = AHEAD; i < AHEAD + n; i += LANES) __builtin_prefetch(x + i);
+static inline void expect(const void *x, int64_t bytes) {
+    for (int64_t i = AHEAD; i < AHEAD + bytes; i += 64) __builtin_prefetch((const char *)x + i);
 }
 
 // ---------------------------------------------------------------------------------------------- exp and log

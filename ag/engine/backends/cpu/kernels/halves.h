@@ -13,9 +13,9 @@ static inline int type_of(int64_t types, int operand) { return (int)(types >> 2 
 static inline int64_t bytes_of(int type) { return type ? 2 : 4; }
 
 // One conversion; in integers, so that every NaN and denormal number is kept.
-static inline uint32_t bfloat_bits(uint32_t bits) {
-    const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
-    return (bits & 0x7FFFFFFFu) > 0x7F800000u ? bits >> 16 | 0x40u : rounded;
+static inline uint32_t bfloat_bits(float x) {
+    const uint32_t bits = bits_of(x);
+    return (x != x ? bits | 0x400000u : bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
 }
 
 static inline uint32_t half_bits(uint32_t bits) {
@@ -33,7 +33,7 @@ static inline uint32_t bits_of_half(uint32_t h) {
 }
 
 static inline half_word to_half(float x, int type) {
-    return (half_word)(type == BFLOATS ? bfloat_bits(bits_of(x)) : half_bits(bits_of(x)));
+    return (half_word)(type == BFLOATS ? bfloat_bits(x) : half_bits(bits_of(x)));
 }
 static inline float from_half(half_word h, int type) {
     return float_of(type == BFLOATS ? (uint32_t)h << 16 : bits_of_half(h));
@@ -59,6 +59,12 @@ static inline const float *wide(const float *x, int type, int64_t first, int64_t
     if (!type) return x + first;
     ag_to_floats(into, from_at(x, type, first), n, type);
     return into;
+}
+
+// The same, of an operand that is gone through.
+static inline const float *next_wide(const float *x, int type, int64_t first, int64_t n, float *into) {
+    expect(from_at(x, type, first), n * bytes_of(type));
+    return wide(x, type, first, n, into);
 }
 
 // The same, always to `into`.

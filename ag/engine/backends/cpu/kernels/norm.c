@@ -37,7 +37,7 @@ KERNEL(running_update, {
 
 // The mean of (x - middle)^2 over n elements in one piece.
 SHARED float row_spread(const float *x, int type, float middle, int64_t n) {
-    float terms[BLOCK], block[BLOCK];
+    ALIGNED float terms[BLOCK], block[BLOCK];
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
@@ -55,7 +55,7 @@ SHARED void norm_row(float *out, float *mean, float *variance, const float *x, c
                      norm_types t, int64_t n, float eps) {
     const float middle = mean ? (float)(row_sum(x, t.x, n) / (double)n) : 0.0f;
     const float spread = row_spread(x, t.x, middle, n), rate = rate_of(spread, eps);
-    float memory[4][BLOCK];
+    ALIGNED float memory[4][BLOCK];
     if (mean) *mean = middle;
     *variance = spread;
     for (int64_t b = 0; b < n; b += BLOCK) {
@@ -73,15 +73,15 @@ SHARED void norm_row(float *out, float *mean, float *variance, const float *x, c
 SHARED void norm_by_features(float *out, float *mean, float *variance, const float *x, const float *gamma,
                              const float *beta, norm_types types, int64_t n, int64_t step, float eps, int64_t part,
                              int64_t parts) {
-    const span s = share(tiles_of(1, step), 1, part, parts);
+    const span s = share(tiles_of(1, n, step), 1, part, parts);
     if (step == 1 && s.begin < s.end) norm_row(out, mean, variance, x, gamma, beta, types, n, eps);
     if (step == 1) return;
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, n, step);
         const int64_t width = t.width;
         const piece own = in_one_piece(x, types.x, t.begin, n, step, width);
-        float middle[COLUMNS] = {0}, rate[COLUMNS], memory[2][COLUMNS];
-        double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
+        ALIGNED float middle[COLUMNS] = {0}, rate[COLUMNS], memory[2][COLUMNS];
+        ALIGNED double total[COLUMNS] = {0}, squares[COLUMNS] = {0};
         if (mean) {
             DOWN(0, n, width, middle, total, {
                 const float *row = wide(own.x, own.type, k * own.step, width, memory[0]);
@@ -135,7 +135,7 @@ typedef struct { int dx, x, g, gamma; } grad_types;
 SHARED void grad_by_features_row(float *dx, const float *x, const float *g, const float *gamma, grad_types t,
                                  const float *mean, float rate, int64_t n) {
     const float centre = mean ? *mean : 0.0f;
-    float terms[2][BLOCK], memory[4][BLOCK];
+    ALIGNED float terms[2][BLOCK], memory[4][BLOCK];
     double sum = 0.0, dot = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
@@ -164,7 +164,7 @@ SHARED void grad_by_features_row(float *dx, const float *x, const float *g, cons
 SHARED void grad_by_features(float *dx, const float *x, const float *g, const float *gamma, grad_types types,
                              const float *mean, const float *variance, int64_t n, int64_t step, float eps, int64_t part,
                              int64_t parts) {
-    const span s = share(tiles_of(1, step), 1, part, parts);
+    const span s = share(tiles_of(1, n, step), 1, part, parts);
     if (step == 1) {
         if (s.begin < s.end) grad_by_features_row(dx, x, g, gamma, types, mean, rate_of(*variance, eps), n);
         return;
@@ -173,8 +173,8 @@ SHARED void grad_by_features(float *dx, const float *x, const float *g, const fl
         const tile t = tile_at(i, n, step);
         const int64_t width = t.width;
         const float *middle = mean ? mean + t.column : NULL;
-        float sum[COLUMNS], dot[COLUMNS], rate[COLUMNS], memory[3][COLUMNS];
-        double sums[COLUMNS] = {0}, dots[COLUMNS] = {0};
+        ALIGNED float sum[COLUMNS], dot[COLUMNS], rate[COLUMNS], memory[3][COLUMNS];
+        ALIGNED double sums[COLUMNS] = {0}, dots[COLUMNS] = {0};
         for (int64_t begin = 0; begin < n; begin += STRIDE) {
             EACH(c, width) sum[c] = dot[c] = 0.0f;
             for (int64_t k = begin; k < least(begin + STRIDE, n); k++) {
@@ -245,7 +245,7 @@ SHARED void sums_along_rows(const sums_of *a, int centred, int column_step, int6
         double along[GROUP] = {0}, plain[GROUP] = {0};
         for (int64_t b = piece * a->chunk; b < end; b += BLOCK) {
             const int64_t m = least(BLOCK, end - b);
-            float rate[BLOCK], terms[BLOCK], memory[2][BLOCK];
+            ALIGNED float rate[BLOCK], terms[BLOCK], memory[2][BLOCK];
             if (column_step) EACH(c, m) rate[c] = rate_of(a->variance[b + c], a->eps);
             for (int64_t k = 0; k < rows; k++) {
                 const float *x = wide(a->x, a->of_x, (row + k) * a->length + b, m, memory[0]);
@@ -336,7 +336,8 @@ KERNEL(normalize, {
         const int64_t r = i / a->length, m = least(BLOCK, least((r + 1) * a->length, s.end) - i);
         const float mean = a->mean[r], beta = number_at(a->beta, type_of(a->types, 3), r);
         const float factor = rate_of(a->variance[r], (float)a->eps) * number_at(a->gamma, type_of(a->types, 2), r);
-        float memory[2][BLOCK], *out = room(a->out, type, i, memory[0]);
+        ALIGNED float memory[2][BLOCK];
+        float *out = room(a->out, type, i, memory[0]);
         const float *x = wide(a->x, of_x, i, m, memory[1]);
         EACH(c, m) out[c] = (x[c] - mean) * factor + beta;
         kept(a->out, type, i, m, out);
@@ -357,7 +358,8 @@ KERNEL(batch_norm_grad, {
         const float mean = a->mean[r], rate = rate_of(a->variance[r], (float)a->eps);
         const float factor = number_at(a->gamma, type_of(a->types, 3), r) * rate;
         const float along = rate * a->dgamma[r] * share_of, plain = a->dbeta[r] * share_of;
-        float memory[3][BLOCK], *dx = room(a->dx, type, i, memory[0]);
+        ALIGNED float memory[3][BLOCK];
+        float *dx = room(a->dx, type, i, memory[0]);
         const float *x = wide(a->x, of_x, i, m, memory[1]), *g = wide(a->g, of_g, i, m, memory[2]);
         EACH(c, m) dx[c] = (g[c] - (x[c] - mean) * along - plain) * factor;
         kept(a->dx, type, i, m, dx);

@@ -11,6 +11,11 @@ static void scale(float *g, float factor, span s) {
     if (factor != 1.0f) EACH(i, s.end - s.begin) g[s.begin + i] *= factor;
 }
 
+// Asks for elements `begin` to `end` of some arrays, which are read side by side: memory is slow to guess that many.
+static inline __attribute__((always_inline)) void expect_floats(const float *const *x, int count, int64_t begin, int64_t end) {
+    for (int k = 0; k < count; k++) expect(x[k] + begin, (end - begin) * (int64_t)sizeof(float));
+}
+
 // ---------------------------------------------------------------------------------------------- Adam
 
 // A finite gradient whose square is infinite becomes the largest one whose square is not.
@@ -40,15 +45,20 @@ typedef struct { float step, floor, kept, rate1, rate2, beta1, beta2; } adam_num
 static inline __attribute__((always_inline)) void adam_elements(
     float *p, float *m, float *v, const float *g, half_word *stored, int64_t n, adam_numbers x, int near1, int near2,
     int decays, int type) {
-    EACH(i, n) {
-        const float grad = with_square(g[i]), last = type ? followed(p[i], stored[i], type) : p[i];
-        const float old = decays ? last * x.kept : last;
-        const float mean = moved(m[i], grad, x.rate1, x.beta1, near1);
-        const float square = moved(v[i], grad * grad, x.rate2, x.beta2, near2);
-        m[i] = mean;
-        v[i] = square;
-        p[i] = old - mean / (__builtin_sqrtf(square) + x.floor) * x.step;
-        if (type) stored[i] = to_half(p[i], type);
+    for (int64_t b = 0; b < n; b += SOON) {
+        const int64_t end = least(b + SOON, n);
+        expect_floats((const float *[]){p, m, v, g}, 4, b, end);
+        if (type) expect(stored + b, (end - b) * bytes_of(type));
+        IVDEP for (int64_t i = b; i < end; i++) {
+            const float grad = with_square(g[i]), last = type ? followed(p[i], stored[i], type) : p[i];
+            const float old = decays ? last * x.kept : last;
+            const float mean = moved(m[i], grad, x.rate1, x.beta1, near1);
+            const float square = moved(v[i], grad * grad, x.rate2, x.beta2, near2);
+            m[i] = mean;
+            v[i] = square;
+            p[i] = old - mean / (__builtin_sqrtf(square) + x.floor) * x.step;
+            if (type) stored[i] = to_half(p[i], type);
+        }
     }
 }
 
@@ -112,16 +122,21 @@ KERNEL(sgd_update, {
     if (part == 0 && a->last) a->state[1] += 1.0f;  // nobody reads it here
     const int type = type_of(a->types, 7);
     half_word *stored = (half_word *)a->stored;
-    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
-        const float old = type ? followed(p[i], stored[i], type) : p[i];
-        float d = decays ? g[i] + weight_decay * old : g[i];
-        if (keeps) {
-            const float b = momentum[i] * mu + d;
-            momentum[i] = b;
-            d = nesterov ? d + mu * b : b;
+    for (int64_t first = s.begin; first < s.end; first += SOON) {
+        const int64_t end = least(first + SOON, s.end);
+        expect_floats((const float *[]){p, g, momentum}, keeps ? 3 : 2, first, end);
+        if (type) expect(stored + first, (end - first) * bytes_of(type));
+        IVDEP for (int64_t i = first; i < end; i++) {
+            const float old = type ? followed(p[i], stored[i], type) : p[i];
+            float d = decays ? g[i] + weight_decay * old : g[i];
+            if (keeps) {
+                const float b = momentum[i] * mu + d;
+                momentum[i] = b;
+                d = nesterov ? d + mu * b : b;
+            }
+            p[i] = old - lr * d;
+            if (type) stored[i] = to_half(p[i], type);
         }
-        p[i] = old - lr * d;
-        if (type) stored[i] = to_half(p[i], type);
     }
 }
 
@@ -150,7 +165,7 @@ KERNEL(square_sums, { float *near; float *far; const float *x; int64_t n; int64_
     const span s = share(a->pieces, 1, part, parts);
     for (int64_t k = s.begin; k < s.end; k++) {
         const int64_t end = least((k + 1) * a->chunk, a->n);
-        float squares[BLOCK];
+        ALIGNED float squares[BLOCK];
         double total = 0.0, scaled = 0.0;
         for (int64_t b = k * a->chunk; b < end; b += BLOCK) {
             const int64_t m = least(BLOCK, end - b);

@@ -37,7 +37,7 @@ static inline void philox(uint32_t *words, const uint32_t *key, uint64_t first, 
 static inline void kept_of(float *to, int64_t step, int64_t count, const uint32_t *key, uint64_t first, double rate) {
     const float least_kept = (float)rate, factor = (float)(1.0 / (1.0 - rate));
     uint32_t words[4 * BLOCKS];
-    float made[4 * BLOCKS];
+    ALIGNED float made[4 * BLOCKS];
     for (int64_t at = 0; at < count;) {
         const uint64_t number = first + (uint64_t)at;
         const int64_t skip = (int64_t)(number % 4), n = least(4 * BLOCKS - skip, count - at), all = skip + n;

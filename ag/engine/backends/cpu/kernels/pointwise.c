@@ -73,7 +73,7 @@ KERNEL(pow, { float *out; const float *x; int64_t n; double p; }) {
 KERNEL(pow_grad, { float *out; const float *x; const float *g; int64_t n; double p; }) {
     const span s = share(a->n, BLOCK, part, parts);
     const float p = (float)a->p;
-    float powers[BLOCK];
+    ALIGNED float powers[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
         power(powers, a->x + b, a->p - 1.0, m);

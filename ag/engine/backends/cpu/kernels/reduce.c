@@ -1,11 +1,13 @@
 // Reductions along one axis, cut into pieces of `chunk` elements; broadcasting and equality.
 #include "rows.h"
 
+#define FOLDED 128  // numbers of the row that some rows of a few columns make
+
 // ---------------------------------------------------------------------------------------------- sums
 
 static void sum_columns(float *out, const float *x, int type, int64_t rows, int64_t step, int64_t width, float scale) {
-    float part[COLUMNS], block[COLUMNS];
-    double total[COLUMNS] = {0};
+    ALIGNED float part[COLUMNS], block[COLUMNS];
+    ALIGNED double total[COLUMNS] = {0};
     DOWN(0, rows, width, part, total, {
         const float *row = wide(x, type, k * step, width, block);
         EACH(c, width) part[c] += row[c];
@@ -13,11 +15,11 @@ static void sum_columns(float *out, const float *x, int type, int64_t rows, int6
     EACH(c, width) out[c] = (float)total[c] * scale;
 }
 
-// A few columns: as many rows as make a tile are one long row, so that vectors are full.
+// A few columns: some rows are one long row, so that vectors are full.
 static void sum_few_columns(float *out, const float *x, int type, int64_t rows, int64_t width, float scale) {
-    const int64_t folded = COLUMNS / width, line = folded * width, whole = rows / folded, rest = rows * width - whole * line;
-    float part[COLUMNS], block[COLUMNS];
-    double total[COLUMNS] = {0};
+    const int64_t folded = FOLDED / width, line = folded * width, whole = rows / folded, rest = rows * width - whole * line;
+    ALIGNED float part[FOLDED], block[FOLDED];
+    ALIGNED double total[FOLDED] = {0};
     DOWN(0, whole, line, part, total, {
         const float *row = wide(x, type, k * line, line, block);
         EACH(c, line) part[c] += row[c];
@@ -31,13 +33,13 @@ static void sum_few_columns(float *out, const float *x, int type, int64_t rows, 
 }
 
 void ag_add_up(float *out, const float *x, int type, pieces_of_axis p, float scale, int64_t part, int64_t parts) {
-    const span s = share(tiles_of(p.outer * p.pieces, p.inner), 1, part, parts);
+    const span s = share(tiles_of(p.outer * p.pieces, 1, p.inner), 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, 1, p.inner);
         const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first);
         const float *from = from_at(x, type, (t.outer / p.pieces * p.length + first) * p.inner + t.column);
         if (p.inner == 1) out[t.begin] = (float)row_sum(from, type, rows) * scale;
-        else if (4 * p.inner <= COLUMNS) sum_few_columns(out + t.begin, from, type, rows, p.inner, scale);
+        else if (4 * p.inner <= FOLDED) sum_few_columns(out + t.begin, from, type, rows, p.inner, scale);
         else sum_columns(out + t.begin, from, type, rows, p.inner, t.width, scale);
     }
 }
@@ -56,15 +58,15 @@ static inline float smaller(float a, float b) { return b < a || b != b ? b : a; 
 
 static inline float multiplied(float a, float b) { return a * b; }
 
-// A reduction that combines two numbers: of tiles of columns, or of a few, where as many rows as make a tile are one.
+// A reduction that combines two numbers: of tiles of columns, or of a few, where some rows are one.
 #define FOLD(name, neutral, combine) \
 static void name##_columns(float *out, const float *x, int64_t rows, int64_t step, int64_t width) { \
     EACH(c, width) out[c] = neutral; \
     for (int64_t k = 0; k < rows; k++, x += step) EACH(c, width) out[c] = combine(out[c], x[c]); \
 } \
 static void name##_few_columns(float *out, const float *x, int64_t rows, int64_t width) { \
-    const int64_t folded = COLUMNS / width, wide = folded * width, whole = rows / folded; \
-    float part[COLUMNS]; \
+    const int64_t folded = FOLDED / width, wide = folded * width, whole = rows / folded; \
+    ALIGNED float part[FOLDED]; \
     name##_columns(part, x, whole, wide, wide); \
     for (int64_t c = 0; c < rows * width - whole * wide; c++) part[c] = combine(part[c], x[whole * wide + c]); \
     for (int64_t c = 0; c < width; c++) { \
@@ -73,12 +75,12 @@ static void name##_few_columns(float *out, const float *x, int64_t rows, int64_t
     } \
 } \
 static void name##_fold(float *out, const float *from, pieces_of_axis p, int64_t part, int64_t parts) { \
-    const span s = share(tiles_of(p.outer * p.pieces, p.inner), 1, part, parts); \
+    const span s = share(tiles_of(p.outer * p.pieces, 1, p.inner), 1, part, parts); \
     for (int64_t i = s.begin; i < s.end; i++) { \
         const tile t = tile_at(i, 1, p.inner); \
         const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first); \
         const float *x = from + (t.outer / p.pieces * p.length + first) * p.inner + t.column; \
-        if (4 * p.inner <= COLUMNS && rows * p.inner >= COLUMNS) name##_few_columns(out + t.begin, x, rows, p.inner); \
+        if (4 * p.inner <= FOLDED && rows * p.inner >= FOLDED) name##_few_columns(out + t.begin, x, rows, p.inner); \
         else if (p.inner > 1) name##_columns(out + t.begin, x, rows, p.inner, t.width); \
         else { \
             float whole = neutral; \
@@ -108,11 +110,11 @@ KERNEL(prod, {
 
 // The first place of the largest, or of a NaN.
 KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts);
+    const span s = share(tiles_of(a->outer, 1, a->inner), 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, 1, a->inner);
         const float *x = a->x + t.outer * a->length * a->inner + t.column;
-        float top[COLUMNS];
+        ALIGNED float top[COLUMNS];
         int32_t *at = a->out + t.begin;
         EACH(c, t.width) { top[c] = x[c]; at[c] = 0; }
         for (int32_t k = 1; k < a->length; k++) {
@@ -133,7 +135,7 @@ KERNEL(expand, {
 }) {
     const span s = share(a->n, BLOCK, part, parts);
     const float factor = (float)a->factor;
-    float block[BLOCK];
+    ALIGNED float block[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
         const float *x = ag_strided(a->x, type_of(a->types, 1), a->x_stride, a->shape, a->ndim, b, m, block);
@@ -147,7 +149,7 @@ KERNEL(equal, {
     int64_t b_stride[8];
 }) {
     const span s = share(a->n, BLOCK, part, parts);
-    float first[BLOCK], second[BLOCK];
+    ALIGNED float first[BLOCK], second[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
         const float *x = ag_strided(a->a, 0, a->a_stride, a->shape, a->ndim, b, m, first);

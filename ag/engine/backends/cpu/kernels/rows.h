@@ -9,10 +9,10 @@
 
 #define BLOCK 512  // elements of a row that are added up in float
 #define STRIDE 64  // rows that are
-#define COLUMNS 128  // of a tile: its sums stay in the first-level cache
+#define COLUMNS 512  // of a tile at most: its sums stay in the first-level cache
 #define PAGE 1024  // floats
 #define FEW 256  // rows that a cache may have no places for
-#define MANY 2048  // and that in one piece fit the second-level cache
+#define MANY (1 << 18)  // floats that fit the second-level cache
 
 #define INFINITY_ __builtin_inff()
 #define IVDEP _Pragma("GCC ivdep")
@@ -53,7 +53,7 @@ static inline float block_sum(const float *x, int64_t n) {
 }
 
 static inline double row_sum(const float *x, int type, int64_t n) {
-    float block[BLOCK];
+    ALIGNED float block[BLOCK];
     double total = 0.0;
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t m = least(BLOCK, n - i);
@@ -82,11 +82,22 @@ static inline float row_max(const float *x, int64_t n) {
 // A row of x, or a tile of columns of one matrix: where it begins, and how many columns it has.
 typedef struct { int64_t begin, outer, column, width; } tile;
 
-static inline int64_t tiles_of(int64_t outer, int64_t inner) { return outer * ((inner + COLUMNS - 1) / COLUMNS); }
+// As many columns as memory gives in one go, but enough tiles for all threads.
+static inline int64_t columns_of(int64_t length, int64_t inner) {
+    int64_t columns = COLUMNS;
+    while (columns > 128 && (inner < 16 * columns || length * columns > MANY)) columns /= 2;
+    return columns;
+}
+
+static inline int64_t tiles_of(int64_t outer, int64_t length, int64_t inner) {
+    const int64_t columns = columns_of(length, inner);
+    return outer * ((inner + columns - 1) / columns);
+}
 
 static inline tile tile_at(int64_t number, int64_t length, int64_t inner) {
-    const int64_t each = (inner + COLUMNS - 1) / COLUMNS, outer = number / each, column = number % each * COLUMNS;
-    return (tile){outer * length * inner + column, outer, column, least(COLUMNS, inner - column)};
+    const int64_t columns = columns_of(length, inner), each = (inner + columns - 1) / columns;
+    const int64_t outer = number / each, column = number % each * columns;
+    return (tile){outer * length * inner + column, outer, column, least(columns, inner - column)};
 }
 
 // Goes down `rows` rows from `first` on, with `body` for each, and adds what it has put into `part` to `total`.
@@ -103,18 +114,18 @@ typedef struct { float *x; int64_t step; int type; } piece;
 
 static inline piece in_one_piece(const float *x, int type, int64_t first, int64_t rows, int64_t step, int64_t width) {
     const int pays = type || (step % PAGE == 0 && rows >= FEW);
-    float *own = pays && rows <= MANY ? ag_scratch(rows * COLUMNS) : NULL;
+    float *own = pays && rows * width <= MANY ? ag_scratch(rows * width) : NULL;
     if (own == NULL) return (piece){(float *)from_at(x, type, first), step, type};
     for (int64_t k = 0; k < rows; k++) {
-        if (type) ag_to_floats(own + k * COLUMNS, from_at(x, type, first + k * step), width, type);
-        else memcpy(own + k * COLUMNS, x + first + k * step, (size_t)width * sizeof *x);
+        if (type) ag_to_floats(own + k * width, from_at(x, type, first + k * step), width, type);
+        else memcpy(own + k * width, x + first + k * step, (size_t)width * sizeof *x);
     }
-    return (piece){own, COLUMNS, FLOATS};
+    return (piece){own, width, FLOATS};
 }
 
 // The largest of each column.
 static inline void column_max(float *top, const float *x, int type, int64_t rows, int64_t step, int64_t width) {
-    float block[COLUMNS];
+    ALIGNED float block[COLUMNS];
     EACH(c, width) top[c] = -INFINITY_;
     for (int64_t k = 0; k < rows; k++) {
         const float *row = wide(x, type, k * step, width, block);

@@ -21,7 +21,7 @@ typedef struct { number *out; const number *x, *y; int of_out, of_x, of_y; int64
 
 // The largest, and the sum of exp(x - top), which are made once more where they are wanted: 16 bits would not hold them.
 static double row_sums(const given *a, int64_t n, float *top) {
-    float memory[BLOCK], terms[BLOCK];
+    ALIGNED float memory[BLOCK], terms[BLOCK];
     double total = 0.0;
     *top = -INFINITY_;
     for (int64_t b = 0; b < n; b += BLOCK) {
@@ -38,7 +38,8 @@ static double row_sums(const given *a, int64_t n, float *top) {
 }
 
 static void softmax_row(const given *a, int64_t n) {
-    float top, memory[2][BLOCK];
+    ALIGNED float memory[2][BLOCK];
+    float top;
     if (!a->of_out && !a->of_x) {
         const float *x = a->x + a->first;
         float *out = a->out + a->first;
@@ -58,10 +59,10 @@ static void softmax_row(const given *a, int64_t n) {
 
 static void softmax_columns(const given *a, int64_t length, int64_t step, int64_t width) {
     const piece own = in_one_piece(a->x, a->of_x, a->first, length, step, width);
-    float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
+    ALIGNED float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
     // of exp(x - top), which are made once more where there is none
     float *made = own.x != from_at(a->x, a->of_x, a->first) ? own.x : a->of_out ? NULL : a->out + a->first;
-    double total[COLUMNS] = {0};
+    ALIGNED double total[COLUMNS] = {0};
     column_max(top, own.x, own.type, length, own.step, width);
     DOWN(0, length, width, part, total, {
         const float *x = wide(own.x, own.type, k * own.step, width, memory[0]);
@@ -84,7 +85,7 @@ static void softmax_columns(const given *a, int64_t length, int64_t step, int64_
 
 // y (g - sum y g)
 static void softmax_grad_row(const given *a, int64_t n) {
-    float memory[2][BLOCK], terms[BLOCK];
+    ALIGNED float memory[2][BLOCK], terms[BLOCK];
     double total = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
@@ -103,8 +104,8 @@ static void softmax_grad_row(const given *a, int64_t n) {
 }
 
 static void softmax_grad_columns(const given *a, int64_t length, int64_t step, int64_t width) {
-    float part[COLUMNS], memory[3][COLUMNS];
-    double total[COLUMNS] = {0};
+    ALIGNED float part[COLUMNS], memory[3][COLUMNS];
+    ALIGNED double total[COLUMNS] = {0};
     DOWN(0, length, width, part, total, {
         const int64_t at = a->first + k * step;
         const float *y = wide(a->x, a->of_x, at, width, memory[0]);
@@ -124,7 +125,8 @@ static void softmax_grad_columns(const given *a, int64_t length, int64_t step, i
 // ---------------------------------------------------------------------------------------------- log_softmax
 
 static void log_softmax_row(const given *a, int64_t n) {
-    float top, memory[2][BLOCK];
+    ALIGNED float memory[2][BLOCK];
+    float top;
     const float level = ln((float)row_sums(a, n, &top));
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
@@ -137,8 +139,8 @@ static void log_softmax_row(const given *a, int64_t n) {
 
 static void log_softmax_columns(const given *a, int64_t length, int64_t step, int64_t width) {
     const piece own = in_one_piece(a->x, a->of_x, a->first, length, step, width);
-    float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
-    double total[COLUMNS] = {0};
+    ALIGNED float top[COLUMNS], part[COLUMNS], memory[2][COLUMNS];
+    ALIGNED double total[COLUMNS] = {0};
     column_max(top, own.x, own.type, length, own.step, width);
     DOWN(0, length, width, part, total, {
         const float *x = wide(own.x, own.type, k * own.step, width, memory[0]);
@@ -155,7 +157,7 @@ static void log_softmax_columns(const given *a, int64_t length, int64_t step, in
 
 // g - exp(y) sum g
 static void log_softmax_grad_row(const given *a, int64_t n) {
-    float memory[3][BLOCK];
+    ALIGNED float memory[3][BLOCK];
     const float all = (float)row_sum(from_at(a->y, a->of_y, a->first), a->of_y, n);
     for (int64_t b = 0; b < n; b += BLOCK) {
         const int64_t m = least(BLOCK, n - b);
@@ -167,8 +169,8 @@ static void log_softmax_grad_row(const given *a, int64_t n) {
 }
 
 static void log_softmax_grad_columns(const given *a, int64_t length, int64_t step, int64_t width) {
-    float part[COLUMNS], memory[3][COLUMNS];
-    double total[COLUMNS] = {0};
+    ALIGNED float part[COLUMNS], memory[3][COLUMNS];
+    ALIGNED double total[COLUMNS] = {0};
     DOWN(0, length, width, part, total, {
         const float *g = wide(a->y, a->of_y, a->first + k * step, width, memory[1]);
         EACH(c, width) part[c] += g[c];
@@ -184,7 +186,7 @@ static void log_softmax_grad_columns(const given *a, int64_t length, int64_t ste
 }
 
 #define ROWS_AND_COLUMNS(name, ...) \
-    const span s = share(tiles_of(a->outer, a->inner), 1, part, parts); \
+    const span s = share(tiles_of(a->outer, a->length, a->inner), 1, part, parts); \
     for (int64_t i = s.begin; i < s.end; i++) { \
         const tile t = tile_at(i, a->length, a->inner); \
         const given of = {__VA_ARGS__, t.begin}; \
@@ -226,7 +228,7 @@ static const float *widened(float *dx, const number *x, int type, tile at, int64
 
 // A batch of one.
 static void cross_entropy_row(float *loss, float *dx, const float *x, const float *t, int64_t n, float factor) {
-    float terms[BLOCK];
+    ALIGNED float terms[BLOCK];
     const float top = row_max(x, n);
     double sum = 0.0;
     for (int64_t b = 0; b < n; b += BLOCK) {
@@ -244,7 +246,7 @@ KERNEL(softmax_cross_entropy, {
 }) {
     const int64_t n = a->classes, step = a->batch;
     const float factor = (float)a->factor;
-    const span s = share(tiles_of(1, step), 1, part, parts);
+    const span s = share(tiles_of(1, n, step), 1, part, parts);
     if (step == 1) {
         const tile row = {.width = n};
         if (s.begin < s.end)
@@ -256,8 +258,8 @@ KERNEL(softmax_cross_entropy, {
         const int64_t width = at.width;
         const float *x = widened(a->dx, a->x, type_of(a->types, 2), at, n, step) + at.begin, *t = a->t + at.begin;
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
-        float top[COLUMNS], mass[COLUMNS], weight[COLUMNS], loss[COLUMNS];
-        double masses[COLUMNS] = {0}, weights[COLUMNS] = {0}, sum[COLUMNS] = {0};
+        ALIGNED float top[COLUMNS], mass[COLUMNS], weight[COLUMNS], loss[COLUMNS];
+        ALIGNED double masses[COLUMNS] = {0}, weights[COLUMNS] = {0}, sum[COLUMNS] = {0};
         column_max(top, x, FLOATS, n, step, width);
         for (int64_t begin = 0; begin < n; begin += STRIDE) {
             EACH(c, width) mass[c] = weight[c] = loss[c] = 0.0f;
@@ -306,7 +308,7 @@ KERNEL(softmax_cross_entropy_ids, {
     int64_t types;
 }) {
     const int64_t n = a->classes, step = a->batch;
-    const span s = share(tiles_of(1, step), 1, part, parts);
+    const span s = share(tiles_of(1, n, step), 1, part, parts);
     if (step == 1) {
         const tile row = {.width = n};
         if (s.begin < s.end)
@@ -320,8 +322,8 @@ KERNEL(softmax_cross_entropy_ids, {
         const int32_t *ids = a->ids + at.begin;
         const float *x = widened(a->dx, a->x, type_of(a->types, 2), at, n, step) + at.begin;
         float *dx = a->dx + at.begin, *losses = a->losses + at.begin;
-        float top[COLUMNS], sum[COLUMNS];
-        double total[COLUMNS] = {0};
+        ALIGNED float top[COLUMNS], sum[COLUMNS];
+        ALIGNED double total[COLUMNS] = {0};
         column_max(top, x, FLOATS, n, step, width);
         for (int64_t c = 0; c < width; c++)
             losses[c] = (uint32_t)ids[c] < n ? x[ids[c] * step + c] - top[c] : __builtin_nanf("");

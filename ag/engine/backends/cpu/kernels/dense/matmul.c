@@ -32,15 +32,15 @@ static void pack_panel(float *to, const operand *b, int64_t k, int64_t deep, int
         if (!b->type) ag_turn(to, WIDE, from + col * b->step + k, b->step, cols, deep);
         for (int64_t l = 0; b->type && l < deep; l += TURN) {
             const int64_t few = least(TURN, deep - l);
-            for (int64_t j = 0; j < cols; j++) ag_load(line + j * TURN, b, (col + j) * b->step + k + l, few);
+            ag_load_rows(line, TURN, b, col * b->step + k + l, cols, few);
             ag_turn(to + l * WIDE, WIDE, line, TURN, cols, few);
         }
         return;
     }
     from += k * b->step + col;
     if (b->type) {
-        memset(to, 0, (size_t)(deep * WIDE) * sizeof *to);
-        for (int64_t i = 0; i < deep; i++) ag_load(to + i * WIDE, b, (k + i) * b->step + col, cols);
+        if (cols < WIDE) memset(to, 0, (size_t)(deep * WIDE) * sizeof *to);
+        ag_load_rows(to, WIDE, b, k * b->step + col, deep, cols);
         return;
     }
     if (cols == WIDE) {
@@ -59,15 +59,14 @@ static void pack_panel(float *to, const operand *b, int64_t k, int64_t deep, int
 // Rows of A, DEEP of their places: side by side, or in tiles if A is transposed.
 static void pack_rows(float *to, const operand *a, int64_t row, int64_t rows, int64_t k, int64_t deep) {
     if (!a->turned) {
-        for (int64_t i = 0; i < rows; i++) {
-            const int64_t first = (row + i) * a->step + k;
-            if (a->type) ag_load(to + i * PITCH, a, first, deep);
-            else memcpy(to + i * PITCH, (const float *)a->at + first, (size_t)deep * sizeof *to);
-        }
+        const int64_t first = row * a->step + k;
+        if (a->type) ag_load_rows(to, PITCH, a, first, rows, deep);
+        for (int64_t i = 0; !a->type && i < rows; i++)
+            memcpy(to + i * PITCH, (const float *)a->at + first + i * a->step, (size_t)deep * sizeof *to);
         return;
     }
     if (a->type) {  // whole blocks of a row of A as it lies in memory, which then go into all tiles
-        float line[TALL_BLOCK];
+        ALIGNED float line[TALL_BLOCK];
         for (int64_t l = 0; l < deep; l++) {
             ag_load(line, a, (k + l) * a->step + row, rows);
             for (int64_t i = 0; i < rows; i += TALL) memcpy(to + i * PITCH + l * TALL, line + i, TALL * sizeof *to);
@@ -90,7 +89,7 @@ static void multiply(const product *p, span rows, span cols) {
     if (tall <= 0 || wide <= 0) return;
     const int large = tall * wide * inner >= LARGE;
     // What becomes 16 bits is held in float32 until its sums are whole, some columns of at most HELD rows.
-    const int64_t held = p->type ? tall * PANELS * WIDE : 0, line = p->type ? PANELS * WIDE : p->cols;
+    const int64_t line = p->type ? least(up(wide, WIDE), PANELS * WIDE) : p->cols, held = p->type ? tall * line : 0;
     float *panels = ag_scratch(PANELS * DEEP * WIDE + TALL_BLOCK * PITCH + held), *block = panels + PANELS * DEEP * WIDE;
     float *made = block + TALL_BLOCK * PITCH;
     if (!panels) {
@@ -130,10 +129,10 @@ static void multiply(const product *p, span rows, span cols) {
                         ag_panel(c, line, some, few, (const float *)a->at + i * row_a + k * step_a, TALL * row_a,
                                  row_a, step_a, under, step_b, deep, k > 0);
                 }
+                for (int64_t l = i; p->type && k + deep == inner && l < i + some; l++)
+                    kept(p->c, p->type, l * p->cols + col, end - col, made + (l - rows.begin) * line);
             }
         }
-        for (int64_t i = 0; p->type && i < tall; i++)
-            kept(p->c, p->type, (rows.begin + i) * p->cols + col, end - col, made + i * line);
     }
 }
 
@@ -200,7 +199,7 @@ static void rows_by_vector(float *y, const operand *x, const float *v, int64_t i
 // y[i - cols.begin] = the product of column i of x [inner, cols] and v.
 static void vector_by_columns(float *y, const operand *x, const float *v, int64_t inner, span cols) {
     enum { BLOCK = 1024 };
-    float sum[BLOCK], loaded[4 * BLOCK];
+    ALIGNED float sum[BLOCK], loaded[4 * BLOCK];
     const int64_t step = x->type ? BLOCK : x->step;
     for (int64_t c = cols.begin; c < cols.end; c += BLOCK) {
         const int64_t m = least(BLOCK, cols.end - c);
@@ -212,7 +211,7 @@ static void vector_by_columns(float *y, const operand *x, const float *v, int64_
             for (int64_t l = k, count; l < end; l += count) {
                 count = l + 4 <= end ? 4 : 1;
                 const float *row = x->type ? loaded : (const float *)x->at + l * step + c;
-                for (int64_t i = 0; x->type && i < count; i++) ag_load(loaded + i * BLOCK, x, (l + i) * x->step + c, m);
+                if (x->type) ag_load_rows(loaded, BLOCK, x, l * x->step + c, count, m);
                 if (count == 1) {
                     for (int64_t i = 0; i < m; i++) sum[i] += v[l] * row[i];
                     continue;

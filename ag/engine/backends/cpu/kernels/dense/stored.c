@@ -4,7 +4,7 @@
 
 float ag_number(const operand *x, int64_t i) {
     if (in_blocks(x)) {
-        float block[BLOCK_OF];
+        ALIGNED float block[BLOCK_OF];
         ag_load(block, x, i / BLOCK_OF * BLOCK_OF, BLOCK_OF);
         return block[i % BLOCK_OF];
     }
@@ -13,18 +13,20 @@ float ag_number(const operand *x, int64_t i) {
     return x->type == BF16 ? float_of((uint32_t)h << 16) : of_half(h);
 }
 
-INLINE void load_all(int type, float *to, const operand *x, int64_t first, int64_t count) {
+INLINE void load_all(int type, float *to, int64_t pitch, const operand *x, int64_t first, int64_t rows, int64_t count) {
     reg some[BLOCK_OF];
-    int64_t i = 0;
-    for (; i + AT_A_TIME(type) <= count; i += AT_A_TIME(type)) {
-        load_regs(type, x, x->first + first + i, some);
-        for (int j = 0; j < AT_A_TIME(type) / WIDTH; j++) put(to + i + j * WIDTH, some[j]);
+    for (; rows > 0; rows--, to += pitch, first += x->step) {
+        int64_t i = 0;
+        for (; i + AT_A_TIME(type) <= count; i += AT_A_TIME(type)) {
+            load_regs(type, x, x->first + first + i, some);
+            for (int j = 0; j < AT_A_TIME(type) / WIDTH; j++) put(to + i + j * WIDTH, some[j]);
+        }
+        for (; type < Q8_0 && i < count; i++) to[i] = ag_number(x, first + i);
     }
-    for (; type < Q8_0 && i < count; i++) to[i] = ag_number(x, first + i);
 }
 
-void ag_load(float *to, const operand *x, int64_t first, int64_t count) {
-    OF_TYPE(x, load_all, to, x, first, count)
+void ag_load_rows(float *to, int64_t pitch, const operand *x, int64_t first, int64_t rows, int64_t count) {
+    OF_TYPE(x, load_all, to, pitch, x, first, rows, count)
 }
 
 enum { SOME = 16, LINE = 128 };  // places, and their features, that are turned at a time
@@ -37,7 +39,7 @@ KERNEL(gather_rows, {
     const operand table = packed(a->words, a->features, 0, a->type, a->planes);
     const int64_t tall = (a->features + LINE - 1) / LINE, wide = (a->places + SOME - 1) / SOME;
     const span s = share(tall * wide, 1, part, parts);
-    float lines[SOME * LINE];
+    ALIGNED float lines[SOME * LINE];
     for (int64_t i = s.begin; i < s.end; i++) {
         const int64_t f = i % tall * LINE, p = i / tall * SOME;
         const int64_t features = least(LINE, a->features - f), count = least(SOME, a->places - p);

@@ -17,8 +17,13 @@ enum { BLOCK_OF = 32 };  // numbers of a block; of nibbles, byte j has numbers j
 // Whether numbers are loaded in whole blocks.
 INLINE int in_blocks(const operand *x) { return x->type >= Q8_0; }
 
-// `count` numbers from number `first` on, both multiples of BLOCK_OF if they are in blocks.
-HIDDEN void ag_load(float *to, const operand *x, int64_t first, int64_t count);
+// `count` numbers of each row, of which the first one's begin with number `first`; both are multiples of BLOCK_OF if
+// numbers are in blocks.  Rows of `to` are `pitch` floats apart.
+HIDDEN void ag_load_rows(float *to, int64_t pitch, const operand *x, int64_t first, int64_t rows, int64_t count);
+
+static inline void ag_load(float *to, const operand *x, int64_t first, int64_t count) {
+    ag_load_rows(to, 0, x, first, 1, count);
+}
 
 // Number `i`.
 HIDDEN float ag_number(const operand *x, int64_t i);
