@@ -13,9 +13,9 @@ static inline int type_of(int64_t types, int operand) { return (int)(types >> 2 
 static inline int64_t bytes_of(int type) { return type ? 2 : 4; }
 
 // One conversion; in integers, so that every NaN and denormal number is kept.
-static inline uint32_t bfloat_bits(float x) {
+static inline uint32_t rounded_bits(float x) {  // whose upper half a bfloat16 is
     const uint32_t bits = bits_of(x);
-    return (x != x ? bits | 0x400000u : bits + 0x7FFFu + (bits >> 16 & 1u)) >> 16;
+    return x != x ? bits | 0x400000u : bits + 0x7FFFu + (bits >> 16 & 1u);
 }
 
 static inline uint32_t half_bits(uint32_t bits) {
@@ -33,15 +33,10 @@ static inline uint32_t bits_of_half(uint32_t h) {
 }
 
 static inline half_word to_half(float x, int type) {
-    return (half_word)(type == BFLOATS ? bfloat_bits(x) : half_bits(bits_of(x)));
+    return (half_word)(type == BFLOATS ? rounded_bits(x) >> 16 : half_bits(bits_of(x)));
 }
 static inline float from_half(half_word h, int type) {
     return float_of(type == BFLOATS ? (uint32_t)h << 16 : bits_of_half(h));
-}
-
-// Where a master does not round to what is held, somebody changed that: it is the master from now on.
-static inline float followed(float master, half_word held, int type) {
-    return to_half(master, type) == held ? master : from_half(held, type);
 }
 
 // Where element i lies.
@@ -50,9 +45,12 @@ static inline const float *from_at(const float *x, int type, int64_t i) {
 }
 static inline float *to_at(float *x, int type, int64_t i) { return type ? (float *)((half_word *)x + i) : x + i; }
 
-// n numbers to float32, and to 16 bits, rounded to the nearest, ties to even.
+// n numbers to float32, and to 16 bits, rounded to the nearest, ties to even; `to` lies elsewhere.
 HIDDEN void ag_to_floats(float *to, const void *from, int64_t n, int type);
 HIDDEN void ag_to_halves(void *to, const float *from, int64_t n, int type);
+
+// Where a master does not round to what is held, somebody changed that: it is the master from now on.
+HIDDEN void ag_follow(float *master, const half_word *held, int64_t n, int type);
 
 // n numbers from element `first` on, where they lie or converted to `into`.
 static inline const float *wide(const float *x, int type, int64_t first, int64_t n, float *into) {

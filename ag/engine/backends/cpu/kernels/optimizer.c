@@ -16,6 +16,13 @@ static inline __attribute__((always_inline)) void expect_floats(const float *con
     for (int k = 0; k < count; k++) expect(x[k] + begin, (end - begin) * (int64_t)sizeof(float));
 }
 
+// What parameters of 16 bits were set to meanwhile.
+static inline void begin_block(float *p, const half_word *stored, int64_t n, int type) {
+    if (!type) return;
+    expect(stored, n * bytes_of(type));
+    ag_follow(p, stored, n, type);
+}
+
 // ---------------------------------------------------------------------------------------------- Adam
 
 // A finite gradient whose square is infinite becomes the largest one whose square is not.
@@ -43,22 +50,21 @@ static inline float moved(float x, float y, float rate, float beta, int near) {
 typedef struct { float step, floor, kept, rate1, rate2, beta1, beta2; } adam_numbers;
 
 static inline __attribute__((always_inline)) void adam_elements(
-    float *p, float *m, float *v, const float *g, half_word *stored, int64_t n, adam_numbers x, int near1, int near2,
-    int decays, int type) {
+    float *p, float *m, float *v, const float *g, half_word *stored, int type, int64_t n, adam_numbers x, int near1,
+    int near2, int decays) {
     for (int64_t b = 0; b < n; b += SOON) {
         const int64_t end = least(b + SOON, n);
         expect_floats((const float *[]){p, m, v, g}, 4, b, end);
-        if (type) expect(stored + b, (end - b) * bytes_of(type));
+        begin_block(p + b, stored + b, end - b, type);
         IVDEP for (int64_t i = b; i < end; i++) {
-            const float grad = with_square(g[i]), last = type ? followed(p[i], stored[i], type) : p[i];
-            const float old = decays ? last * x.kept : last;
+            const float grad = with_square(g[i]), old = decays ? p[i] * x.kept : p[i];
             const float mean = moved(m[i], grad, x.rate1, x.beta1, near1);
             const float square = moved(v[i], grad * grad, x.rate2, x.beta2, near2);
             m[i] = mean;
             v[i] = square;
             p[i] = old - mean / (__builtin_sqrtf(square) + x.floor) * x.step;
-            if (type) stored[i] = to_half(p[i], type);
         }
+        if (type) ag_to_halves(stored + b, p + b, end - b, type);
     }
 }
 
@@ -71,12 +77,9 @@ static void adam_step(float *p, float *m, float *v, const float *g, half_word *s
         (float)(1.0 - with->lr * with->weight_decay), (float)with->rate1, (float)with->rate2, (float)with->beta1,
         (float)with->beta2};
     const int near1 = x.rate1 <= 0.5f, near2 = x.rate2 <= 0.5f, decays = with->weight_decay != 0.0;
-    if (near1 && near2 && type == BFLOATS) adam_elements(p, m, v, g, stored, n, x, 1, 1, decays, BFLOATS);
-    else if (near1 && near2 && type) adam_elements(p, m, v, g, stored, n, x, 1, 1, decays, HALVES);
-    else if (type) adam_elements(p, m, v, g, stored, n, x, near1, near2, decays, type);
-    else if (near1 && near2 && decays) adam_elements(p, m, v, g, NULL, n, x, 1, 1, 1, FLOATS);
-    else if (near1 && near2) adam_elements(p, m, v, g, NULL, n, x, 1, 1, 0, FLOATS);
-    else adam_elements(p, m, v, g, NULL, n, x, near1, near2, decays, FLOATS);
+    if (near1 && near2 && decays) adam_elements(p, m, v, g, stored, type, n, x, 1, 1, 1);
+    else if (near1 && near2) adam_elements(p, m, v, g, stored, type, n, x, 1, 1, 0);
+    else adam_elements(p, m, v, g, stored, type, n, x, near1, near2, decays);
 }
 
 KERNEL(adam_update, {
@@ -125,18 +128,17 @@ KERNEL(sgd_update, {
     for (int64_t first = s.begin; first < s.end; first += SOON) {
         const int64_t end = least(first + SOON, s.end);
         expect_floats((const float *[]){p, g, momentum}, keeps ? 3 : 2, first, end);
-        if (type) expect(stored + first, (end - first) * bytes_of(type));
+        begin_block(p + first, stored + first, end - first, type);
         IVDEP for (int64_t i = first; i < end; i++) {
-            const float old = type ? followed(p[i], stored[i], type) : p[i];
-            float d = decays ? g[i] + weight_decay * old : g[i];
+            float d = decays ? g[i] + weight_decay * p[i] : g[i];
             if (keeps) {
                 const float b = momentum[i] * mu + d;
                 momentum[i] = b;
                 d = nesterov ? d + mu * b : b;
             }
-            p[i] = old - lr * d;
-            if (type) stored[i] = to_half(p[i], type);
+            p[i] -= lr * d;
         }
+        if (type) ag_to_halves(stored + first, p + first, end - first, type);
     }
 }
 

@@ -65,11 +65,15 @@ static void pack_rows(float *to, const operand *a, int64_t row, int64_t rows, in
             memcpy(to + i * PITCH, (const float *)a->at + first + i * a->step, (size_t)deep * sizeof *to);
         return;
     }
-    if (a->type) {  // whole blocks of a row of A as it lies in memory, which then go into all tiles
-        ALIGNED float line[TALL_BLOCK];
-        for (int64_t l = 0; l < deep; l++) {
-            ag_load(line, a, (k + l) * a->step + row, rows);
-            for (int64_t i = 0; i < rows; i += TALL) memcpy(to + i * PITCH + l * TALL, line + i, TALL * sizeof *to);
+    if (a->type) {  // whole blocks of rows of A as they lie in memory, which then go into all tiles
+        enum { LINES = 8, PLACES = TALL_BLOCK + 16, COPIED = 8 };  // COPIED - TALL behind a tile's are overwritten
+        ALIGNED float lines[LINES * PLACES];
+        for (int64_t l = 0; l < deep; l += LINES) {
+            const int64_t some = least(LINES, deep - l);
+            ag_load_rows(lines, PLACES, a, (k + l) * a->step + row, some, rows);
+            for (int64_t i = 0; i < rows; i += TALL)
+                for (int64_t j = 0; j < some; j++)
+                    memcpy(to + i * PITCH + (l + j) * TALL, lines + j * PLACES + i, COPIED * sizeof *to);
         }
         return;
     }
@@ -89,9 +93,12 @@ static void multiply(const product *p, span rows, span cols) {
     if (tall <= 0 || wide <= 0) return;
     const int large = tall * wide * inner >= LARGE;
     // What becomes 16 bits is held in float32 until its sums are whole, some columns of at most HELD rows.
-    const int64_t line = p->type ? least(up(wide, WIDE), PANELS * WIDE) : p->cols, held = p->type ? tall * line : 0;
-    float *panels = ag_scratch(PANELS * DEEP * WIDE + TALL_BLOCK * PITCH + held), *block = panels + PANELS * DEEP * WIDE;
-    float *made = block + TALL_BLOCK * PITCH;
+    const int64_t line = p->type ? least(up(wide, WIDE), PANELS * WIDE) : p->cols;
+    const int64_t held = p->type ? (inner > DEEP ? tall : TALL_BLOCK) * line : 0;
+    // A whole A of a few blocks is packed once for all columns.
+    const int64_t once = inner <= DEEP && wide > PANELS * WIDE && tall <= 4 * TALL_BLOCK ? up(tall, TALL_BLOCK) : TALL_BLOCK;
+    float *panels = ag_scratch(PANELS * DEEP * WIDE + once * PITCH + held), *blocks = panels + PANELS * DEEP * WIDE;
+    float *made = blocks + once * PITCH;
     if (!panels) {
         multiply_plainly(p, rows, cols);
         return;
@@ -115,13 +122,15 @@ static void multiply(const product *p, span rows, span cols) {
                                least(WIDE, end - j));
             for (int64_t i = rows.begin; i < rows.end; i += TALL_BLOCK) {
                 const int64_t some = least(TALL_BLOCK, rows.end - i);
-                if (packs_a) pack_rows(block, a, i, some, k, deep);
+                float *sums = inner > DEEP ? made + (i - rows.begin) * line : made;
+                float *block = blocks + (i - rows.begin) % once * PITCH;
+                if (packs_a && (col == cols.begin || once < tall || inner > DEEP)) pack_rows(block, a, i, some, k, deep);
                 for (int64_t j = col; j < end; j += WIDE) {
                     const int64_t few = least(WIDE, end - j);
                     const int packed = packs_b || few < WIDE;
                     const float *under = packed ? panels + (j - col) * DEEP : (const float *)b->at + k * b->step + j;
                     const int64_t step_b = packed ? WIDE : b->step;
-                    float *c = p->type ? made + (i - rows.begin) * line + j - col : p->c + i * line + j;
+                    float *c = p->type ? sums + j - col : p->c + i * line + j;
                     if (packs_a)
                         ag_panel(c, line, some, few, block, TALL * PITCH, a->turned ? 1 : PITCH,
                                  a->turned ? TALL : 1, under, step_b, deep, k > 0);
@@ -129,8 +138,8 @@ static void multiply(const product *p, span rows, span cols) {
                         ag_panel(c, line, some, few, (const float *)a->at + i * row_a + k * step_a, TALL * row_a,
                                  row_a, step_a, under, step_b, deep, k > 0);
                 }
-                for (int64_t l = i; p->type && k + deep == inner && l < i + some; l++)
-                    kept(p->c, p->type, l * p->cols + col, end - col, made + (l - rows.begin) * line);
+                for (int64_t l = 0; p->type && k + deep == inner && l < some; l++)
+                    kept(p->c, p->type, (i + l) * p->cols + col, end - col, sums + l * line);
             }
         }
     }
