@@ -10,6 +10,8 @@ enum { HIGH = 4, BROAD = 6 };
 enum { HIGH = 3, BROAD = 4 };
 #endif
 
+enum { SOME = 1 << 18 };  // floats that fit the second-level cache
+
 #define EACH_OF(i, count) _Pragma("GCC unroll 6") for (int i = 0; i < count; i++)
 
 INLINE reg some(const float *x, int64_t m) {
@@ -37,11 +39,11 @@ INLINE void square(float *out, int64_t line, int64_t samples, int64_t rows, int6
 typedef struct { int64_t outer, rows, cols, inner, samples, ta, tb; } sizes;
 
 // Packs lines, `step` apart, as [lines / few, inner, few, WIDTH]; lines behind the last are the last once more.
-INLINE float *pack(float *to, int64_t few, const float *x, int64_t lines, int64_t step, int64_t inner, int64_t step_k, int64_t m) {
+INLINE void pack(float *to, int64_t few, const float *x, int64_t lines, int64_t step, int64_t inner, int64_t step_k,
+                 int64_t m) {
     for (int64_t c = 0; c < lines; c += few)
         for (int64_t k = 0; k < inner; k++)
             for (int64_t j = 0; j < few; j++, to += WIDTH) put(to, some(x + k * step_k + least(c + j, lines - 1) * step, m));
-    return to;
 }
 
 // Some rows, where memory for packing ends.
@@ -57,21 +59,27 @@ static void slowly(float *out, const float *a, const float *b, const sizes *s, s
             }
 }
 
-// Some rows of the products of m samples, a register's at most; 0 where memory ends.
+// Some rows of the products of m samples, a register's at most; 0 where memory ends.  Rows of a are packed as many as the
+// second-level cache holds, and columns of b a few at a time, which stay in the first.
 static int of_small(float *out, const float *a, const float *b, const sizes *s, span rows, int64_t m) {
     const int64_t row = s->samples * (s->ta ? 1 : s->inner), step_a = s->samples * (s->ta ? s->rows : 1);
     const int64_t col = s->samples * (s->tb ? s->inner : 1), step_b = s->samples * (s->tb ? 1 : s->cols);
-    float *packed = ag_scratch((up(s->cols, BROAD) + HIGH) * s->inner * WIDTH + 1);
+    const int64_t line = s->cols * s->samples, one = s->inner * WIDTH;
+    const int64_t held = up(least(rows.end - rows.begin, 1 + SOME / (one + 1)), HIGH);
+    float *packed = ag_scratch((held + BROAD) * one + 1);
     if (!packed) return 0;
-    float *three = pack(packed, BROAD, b, s->cols, col, s->inner, step_b, m);
-    for (int64_t r = rows.begin; r < rows.end; r += HIGH) {
-        pack(three, HIGH, a + r * row, least(HIGH, s->rows - r), row, s->inner, step_a, m);
+    float *few = packed + held * one;
+    for (int64_t first = rows.begin; first < rows.end; first += held) {
+        const int64_t count = least(held, rows.end - first);
+        pack(packed, HIGH, a + first * row, count, row, s->inner, step_a, m);
         for (int64_t c = 0; c < s->cols; c += BROAD) {
-            float *to = out + (r * s->cols + c) * s->samples;
-            const float *these = packed + c * s->inner * WIDTH;
-            const int64_t line = s->cols * s->samples, down = s->rows - r, across = s->cols - c;
-            if (m == WIDTH) square(to, line, s->samples, down, across, three, these, s->inner, WIDTH);
-            else square(to, line, s->samples, down, across, three, these, s->inner, m);
+            const int64_t across = s->cols - c;
+            pack(few, BROAD, b + c * col, least(BROAD, across), col, s->inner, step_b, m);
+            for (int64_t r = 0; r < count; r += HIGH) {
+                float *to = out + ((first + r) * s->cols + c) * s->samples;
+                if (m == WIDTH) square(to, line, s->samples, count - r, across, packed + r * one, few, s->inner, WIDTH);
+                else square(to, line, s->samples, count - r, across, packed + r * one, few, s->inner, m);
+            }
         }
     }
     return 1;
@@ -136,7 +144,8 @@ KERNEL(sample_matmul, {
     int64_t outer; int64_t rows; int64_t cols; int64_t inner; int64_t samples; int64_t ta; int64_t tb;
 }) {
     const sizes s = {a->outer, a->rows, a->cols, a->inner, a->samples, a->ta, a->tb};
-    const int64_t large = s.cols * s.inner > LARGE && s.inner <= DEEP, width = large ? GROUP : WIDTH;
+    const int64_t split = WIDTH < GROUP || s.samples < WIDTH;  // what is read and written at a time is less than a line
+    const int64_t large = split && s.cols * s.inner > LARGE && s.inner <= DEEP, width = large ? GROUP : WIDTH;
     const int64_t groups = (s.samples + width - 1) / width, units = s.outer * groups;
     if (!units) return;
     // As every cut packs b, there are few; but groups lie beside each other, and threads that write some each would wait
