@@ -109,10 +109,12 @@ def test_a_step_in_the_tiles_of_a_card(card: str, lavapipe: str) -> None:
 
 TABLE = [f"tests/table/test_cases_{what}.py" for what in ("forward", "gradient", "capture")]
 LESS = [TABLE[0], TABLE[2], "tests/engine/test_counters.py"]  # captured steps have gradients, too
+PRODUCTS = "tests/engine/kernels/test_random_products.py"
 RUNS = {  # what is tried together: the plugin's settings, files, and at least how many tests
     "H100, reversed, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "reversed", "AG_POISON": "1", "AG_EVERY": "0/3"},
                                  [TABLE[1], *LESS], 900),
     "Arc, random, poisoned": ({"AG_CARD": "Arc", "AG_ORDER": "random", "AG_POISON": "1", "AG_EVERY": "1/3"}, LESS, 500),
+    "products, random, poisoned": ({"AG_CARD": "H100", "AG_ORDER": "random", "AG_POISON": "1"}, [PRODUCTS], 30),
     "by address": ({"AG_ADDRESSED": "1", "AG_EVERY": "0/2"}, ["tests/engine/kernels", *LESS[1:]], 400),
 }
 
@@ -122,7 +124,7 @@ RUNS = {  # what is tried together: the plugin's settings, files, and at least h
 @pytest.mark.parametrize("run", RUNS)
 def test_whole_files(run: str, lavapipe: str) -> None:
     settings, files, least = RUNS[run]
-    marks = "vulkan" if TABLE[0] in files else "vulkan and not slow"  # all of the table, and of kernels the quick ones
+    marks = "vulkan" if {TABLE[0], PRODUCTS} & {*files} else "vulkan and not slow"  # of other kernels the quick ones
     environment = {**os.environ, **settings, "PYTHONPATH": str(ROOT / "tests")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "cards.plugin", "-p", "no:cacheprovider", "-m",

@@ -184,3 +184,12 @@ def test_the_case_table(limits_layer: dict[str, str], lavapipe: str, card: str) 
     part = {**limits_layer, "AG_EVERY": f"{[*CARDS].index(card)}/{len(CARDS)}"}
     passed = re.search(r"(\d+) passed", run_table(part, "lavapipe", files, TYPE=DISCRETE, **CARDS[card]))
     assert passed and int(passed[1]) > 700
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("card", ["128", "256"])
+def test_products_of_random_shapes(limits_layer: dict[str, str], lavapipe: str, card: str) -> None:
+    files = ["tests/engine/kernels/test_random_products.py"]
+    passed = re.search(r"(\d+) passed", run_table(limits_layer, "lavapipe", files, TYPE=DISCRETE, **CARDS[card]))
+    assert passed and int(passed[1]) == 30
