@@ -88,6 +88,29 @@ def test_a_head_of_many_words_takes_little_memory() -> None:
     assert arena.stats().peak - before < 90e6  # all logits take 101, and their gradients as much
 
 
+def test_the_table_that_words_are_read_from_is_the_head(device: str) -> None:
+    words = RNG.integers(0, 7, (4, 3))
+
+    def gradients(read: ag.Tensor, head: ag.Tensor) -> list[np.ndarray]:
+        with ag.with_grad_tape():
+            loss = ops.linear_cross_entropy(head, ops.movedim(read[words], -1, 0).tanh(), IDS)
+        ag.backward(loss)
+        return [x.grad.numpy() for x in {id(x): x for x in (read, head)}.values()]
+
+    W, *two = (ag.ag_param(TABLE, device) for _ in range(3))
+    np.testing.assert_allclose(gradients(W, W)[0], sum(gradients(*two)), atol=1e-6)
+
+
+def test_rows_are_read_without_a_copy_of_the_table() -> None:
+    W = ag.ag_param(np.ones((49_152, 64), np.float32))
+    arena = backend_of("cpu").arena
+    reset_peak(arena)
+    before = arena.stats().live
+    with ag.with_grad_tape():
+        h = W[np.arange(512)].T
+    assert h.shape == (64, 512) and arena.stats().peak - before < 1e6  # the table takes 12.6
+
+
 def test_wrong_operands() -> None:
     W, h = ag.ag_tensor(TABLE), ag.ag_tensor(STATES)
     with expect_error("ids of other samples", ag.ShapeError, "linear_cross_entropy: W is (7, 5), h is (5, 4, 3) and "):
