@@ -5,10 +5,12 @@
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "philox.glsl"
+#define TYPES 0
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args { uint n, out_at, x_at, key_at; float rate; };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
 layout(set = 0, binding = 2) readonly buffer Key_ { uint key[]; };
 
 void main() {
@@ -17,8 +19,9 @@ void main() {
     const uvec2 seed = uvec2(key[key_at], key[key_at + 1]), stream = uvec2(key[key_at + 2], key[key_at + 3]);
     const vec4 u = uniform_from_bits(philox(seed, uvec4(block, 0, stream)));
     const float kept = 1.0 / (1.0 - rate);
-    for (uint word = 0; word < 4 && 4 * block + word < n; word++) {
-        const uint i = 4 * block + word;
-        out_[out_at + i] = x[x_at + i] * (u[word] >= rate ? kept : 0.0);
+    uint word;
+    for (uint k = 0; k < 4 && 4 * block + k < n; k++) {
+        const uint i = 4 * block + k;
+        PUT(out_, 0, out_at, i, n, NUMBER(x, 1, x_at, i) * (u[k] >= rate ? kept : 0.0), word)
     }
 }

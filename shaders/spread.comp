@@ -3,16 +3,15 @@
 // grid: outer * length * inner invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#include "moves.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, count, start; int step; uint out_at, x_at; };
-layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
 
-void main() {
-    const uint n = invocation(), i = n % inner, place = n / inner % length, o = n / inner / length;
-    if (o >= outer) return;
+uint from(uint n) {
+    const uint i = n % inner, place = n / inner % length, o = n / inner / length;
     const int distance = int(place) - int(start), k = distance / step;
     const bool filled = k * step == distance && k >= 0 && k < int(count);
-    out_[out_at + n] = filled ? x[x_at + (o * count + uint(k)) * inner + i] : 0;
+    return filled ? (o * count + uint(k)) * inner + i : STAYS_0;
 }
+
+void main() { move_to(out_at, x_at, outer * length * inner); }

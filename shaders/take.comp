@@ -4,20 +4,18 @@
 // grid: outer * places * inner invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
-#include "index.glsl"
+#include "moves.glsl"
 
 layout(push_constant) uniform Args {
     uint outer, length, inner, places, step_outer, step_place, step_inner, wraps, out_at, x_at, ids_at;
 };
-layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };  // a negative id is a large one
 #include "ids.glsl"
-const uint NAN_WORD = 0x7fc00000u;
 
-void main() {
-    const uint n = invocation(), i = n % inner, p = n / inner % places, o = n / inner / places;
-    if (o >= outer) return;
+uint from(uint n) {
+    const uint i = n % inner, p = n / inner % places, o = n / inner / places;
     const uint id = id_at(o * step_outer + p * step_place + i * step_inner);
-    out_[out_at + n] = id < length ? x[x_at + (o * length + id) * inner + i] : id == NOTHING ? 0u : NAN_WORD;
+    return id < length ? (o * length + id) * inner + i : id == NOTHING ? STAYS_0 : NO_PLACE;
 }
+
+void main() { move_to(out_at, x_at, outer * places * inner); }

@@ -7,19 +7,30 @@ typedef uint64_t __attribute__((may_alias)) stream_number;
 
 // ---------------------------------------------------------------------------------------------- limits
 
-KERNEL(clamp, { float *out; const float *x; int64_t n; double lo; double hi; }) {
-    const span s = share(a->n, BLOCK, part, parts);
-    const float lo = (float)a->lo, hi = (float)a->hi, *x = a->x;
-    IVDEP for (int64_t i = s.begin; i < s.end; i++) {
-        const float y = x[i] < lo ? lo : x[i];
-        a->out[i] = y > hi ? hi : y;
+// For every block of a result: x and `out`, in float32, of m numbers.
+#define BLOCKWISE(...) \
+    const span s = share(a->n, BLOCK, part, parts); \
+    ALIGNED float memory[3][BLOCK]; \
+    for (int64_t b = s.begin; b < s.end; b += BLOCK) { \
+        const int64_t m = least(BLOCK, s.end - b); \
+        const float *x = wide(a->x, type_of(a->types, 1), b, m, memory[0]); \
+        float *out = room(a->out, type_of(a->types, 0), b, memory[1]); \
+        __VA_ARGS__ \
+        kept(a->out, type_of(a->types, 0), b, m, out); \
     }
+#define SLOPE wide(a->g, type_of(a->types, 2), b, m, memory[2])  // what flows back to the result
+
+KERNEL(clamp, { number *out; const number *x; int64_t n; double lo; double hi; int64_t types; }) {
+    const float lo = (float)a->lo, hi = (float)a->hi;
+    BLOCKWISE(EACH(i, m) {
+        const float y = x[i] < lo ? lo : x[i];
+        out[i] = y > hi ? hi : y;
+    })
 }
 
-KERNEL(clamp_grad, { float *out; const float *x; const float *g; int64_t n; double lo; double hi; }) {
-    const span s = share(a->n, BLOCK, part, parts);
-    const float lo = (float)a->lo, hi = (float)a->hi, *x = a->x, *g = a->g;
-    IVDEP for (int64_t i = s.begin; i < s.end; i++) a->out[i] = g[i] * (float)((x[i] >= lo) & (x[i] <= hi));
+KERNEL(clamp_grad, { number *out; const number *x; const number *g; int64_t n; double lo; double hi; int64_t types; }) {
+    const float lo = (float)a->lo, hi = (float)a->hi;
+    BLOCKWISE(const float *g = SLOPE; EACH(i, m) out[i] = g[i] * (float)((x[i] >= lo) & (x[i] <= hi));)
 }
 
 // ---------------------------------------------------------------------------------------------- powers
@@ -65,21 +76,16 @@ static void power(float *out, const float *x, double p, int64_t n) {
     else EACH(i, n) out[i] = any_power(x[i], p, grows, shrinks, whole, odd);
 }
 
-KERNEL(pow, { float *out; const float *x; int64_t n; double p; }) {
-    const span s = share(a->n, BLOCK, part, parts);
-    power(a->out + s.begin, a->x + s.begin, a->p, s.end - s.begin);
-}
+KERNEL(pow, { number *out; const number *x; int64_t n; double p; int64_t types; }) { BLOCKWISE(power(out, x, a->p, m);) }
 
-KERNEL(pow_grad, { float *out; const float *x; const float *g; int64_t n; double p; }) {
-    const span s = share(a->n, BLOCK, part, parts);
+KERNEL(pow_grad, { number *out; const number *x; const number *g; int64_t n; double p; int64_t types; }) {
     const float p = (float)a->p;
     ALIGNED float powers[BLOCK];
-    for (int64_t b = s.begin; b < s.end; b += BLOCK) {
-        const int64_t m = least(BLOCK, s.end - b);
-        power(powers, a->x + b, a->p - 1.0, m);
-        if (p != 0.0f) EACH(i, m) a->out[b + i] = a->g[b + i] * (p * powers[i]);
-        else EACH(i, m) a->out[b + i] = a->g[b + i] * 0.0f;
-    }
+    BLOCKWISE(const float *g = SLOPE; power(powers, x, a->p - 1.0, m); if (p != 0.0f) {
+        EACH(i, m) out[i] = g[i] * (p * powers[i]);
+    } else {
+        EACH(i, m) out[i] = g[i] * 0.0f;
+    })
 }
 
 // ---------------------------------------------------------------------------------------------- random numbers
@@ -112,8 +118,19 @@ KERNEL(randint, { int32_t *out; const uint32_t *key; int64_t n; int64_t low; int
     DRAW((int32_t)(a->low + (int64_t)((uint64_t)words[i] * (uint64_t)a->count >> 32)))
 }
 
-KERNEL(dropout, { float *out; const float *x; const uint32_t *key; int64_t n; double rate; }) {
+KERNEL(dropout, { number *out; const number *x; const uint32_t *key; int64_t n; double rate; int64_t types; }) {
+    const span s = share(a->n, 4 * BLOCKS, part, parts);
+    const int type = type_of(a->types, 0);
     const float rate = (float)a->rate;
-    const double kept = 1.0 / (1.0 - a->rate);
-    DRAW((float)(a->x[b + i] * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f >= rate ? kept : 0.0)))
+    const double factor = 1.0 / (1.0 - a->rate);
+    uint32_t words[4 * BLOCKS];
+    ALIGNED float memory[2][4 * BLOCKS];
+    for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) {
+        const int64_t m = least(4 * BLOCKS, s.end - b);
+        const float *x = wide(a->x, type_of(a->types, 1), b, m, memory[0]);
+        float *to = room(a->out, type, b, memory[1]);
+        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4);
+        EACH(i, m) to[i] = (float)(x[i] * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f >= rate ? factor : 0.0));
+        kept(a->out, type, b, m, to);
+    }
 }

@@ -60,31 +60,36 @@ static inline float multiplied(float a, float b) { return a * b; }
 
 // A reduction that combines two numbers: of tiles of columns, or of a few, where some rows are one.
 #define FOLD(name, neutral, combine) \
-static void name##_columns(float *out, const float *x, int64_t rows, int64_t step, int64_t width) { \
+static void name##_columns(float *out, const float *x, int type, int64_t rows, int64_t step, int64_t width) { \
+    ALIGNED float block[COLUMNS]; \
     EACH(c, width) out[c] = neutral; \
-    for (int64_t k = 0; k < rows; k++, x += step) EACH(c, width) out[c] = combine(out[c], x[c]); \
+    for (int64_t k = 0; k < rows; k++) { \
+        const float *row = wide(x, type, k * step, width, block); \
+        EACH(c, width) out[c] = combine(out[c], row[c]); \
+    } \
 } \
-static void name##_few_columns(float *out, const float *x, int64_t rows, int64_t width) { \
-    const int64_t folded = FOLDED / width, wide = folded * width, whole = rows / folded; \
-    ALIGNED float part[FOLDED]; \
-    name##_columns(part, x, whole, wide, wide); \
-    for (int64_t c = 0; c < rows * width - whole * wide; c++) part[c] = combine(part[c], x[whole * wide + c]); \
+static void name##_few_columns(float *out, const float *x, int type, int64_t rows, int64_t width) { \
+    const int64_t folded = FOLDED / width, line = folded * width, whole = rows / folded, rest = rows * width - whole * line; \
+    ALIGNED float part[FOLDED], block[FOLDED]; \
+    name##_columns(part, x, type, whole, line, line); \
+    const float *last = wide(x, type, whole * line, rest, block); \
+    for (int64_t c = 0; c < rest; c++) part[c] = combine(part[c], last[c]); \
     for (int64_t c = 0; c < width; c++) { \
         out[c] = part[c]; \
         for (int64_t k = 1; k < folded; k++) out[c] = combine(out[c], part[k * width + c]); \
     } \
 } \
-static void name##_fold(float *out, const float *from, pieces_of_axis p, int64_t part, int64_t parts) { \
+static void name##_fold(float *out, const float *from, int type, pieces_of_axis p, int64_t part, int64_t parts) { \
     const span s = share(tiles_of(p.outer * p.pieces, 1, p.inner), 1, part, parts); \
     for (int64_t i = s.begin; i < s.end; i++) { \
         const tile t = tile_at(i, 1, p.inner); \
         const int64_t first = t.outer % p.pieces * p.chunk, rows = least(p.chunk, p.length - first); \
-        const float *x = from + (t.outer / p.pieces * p.length + first) * p.inner + t.column; \
-        if (4 * p.inner <= FOLDED && rows * p.inner >= FOLDED) name##_few_columns(out + t.begin, x, rows, p.inner); \
-        else if (p.inner > 1) name##_columns(out + t.begin, x, rows, p.inner, t.width); \
+        const float *x = from_at(from, type, (t.outer / p.pieces * p.length + first) * p.inner + t.column); \
+        if (4 * p.inner <= FOLDED && rows * p.inner >= FOLDED) name##_few_columns(out + t.begin, x, type, rows, p.inner); \
+        else if (p.inner > 1) name##_columns(out + t.begin, x, type, rows, p.inner, t.width); \
         else { \
             float whole = neutral; \
-            for (int64_t k = 0; k < rows; k++) whole = combine(whole, x[k]); \
+            for (int64_t k = 0; k < rows; k++) whole = combine(whole, number_at(x, type, k)); \
             out[t.begin] = whole; \
         } \
     } \
@@ -97,16 +102,16 @@ FOLD(prod, 1.0f, multiplied)
 #define PIECES (pieces_of_axis){a->outer, a->length, a->inner, a->pieces, a->chunk}, part, parts
 
 KERNEL(max, {
-    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
-}) { max_fold(a->out, a->x, PIECES); }
+    float *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; int64_t types;
+}) { max_fold(a->out, a->x, type_of(a->types, 1), PIECES); }
 
 KERNEL(min, {
-    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
-}) { min_fold(a->out, a->x, PIECES); }
+    float *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; int64_t types;
+}) { min_fold(a->out, a->x, type_of(a->types, 1), PIECES); }
 
 KERNEL(prod, {
-    float *out; const float *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk;
-}) { prod_fold(a->out, a->x, PIECES); }
+    float *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t pieces; int64_t chunk; int64_t types;
+}) { prod_fold(a->out, a->x, type_of(a->types, 1), PIECES); }
 
 // The first place of the largest, or of a NaN.
 KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
