@@ -174,7 +174,7 @@ class Backend(Device):
         shapes = primitive.shape(*[o.shape for o in operands], **params)
         alloc = alloc or self.alloc
         kind, rule = operands[0].dtype, primitive.dtype
-        dtype = rule(**params) if rule is not None else kind if primitive.moves else kind.wide
+        dtype = rule(**params) if rule is not None else kind if primitive.moves or primitive.copies else kind.wide
         if primitive.outputs == 1:
             out = alloc(shapes, dtype)
             return out, (out, *operands)

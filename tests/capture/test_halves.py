@@ -64,3 +64,15 @@ def test_captured_equals_eager(device: str, dtype: str, seed: int, monkeypatch: 
 
     for eager, replayed in zip(outcome(False), outcome(True), strict=True):
         np.testing.assert_array_equal(eager, replayed)
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("compute", [lambda x: x * 2.0, lambda x: x[1:2]], ids=["made", "moved"])
+def test_small_results_keep_their_type(device: str, dtype: str, compute: Callable[[ag.Tensor], ag.Tensor]) -> None:
+    """They are copied, that of every call into memory of its own."""
+    x = ag.ag_tensor(np.arange(12.0).reshape(3, 4), device, dtype)
+    step = ag.ag_capture(lambda: compute(x))
+    first, second = step(), step()
+    for result in (first, second, compute(x)):
+        assert result.dtype == dtype
+        np.testing.assert_array_equal(result.numpy(), compute(x).numpy())
