@@ -64,10 +64,11 @@ static inline float added(vec v) {
 // ---------------------------------------------------------------------------------------------- memory
 
 #define SOON 128  // numbers that are computed between two requests for memory
+#define MANY (1 << 18)  // floats that fit the second-level cache
 enum { AHEAD = 2048 };  // bytes
 
-// Asks for what lies a bit behind these bytes while their numbers are computed.  The processor does so by itself where little is
-// computed per number; where much is, it would compute, wait for memory, compute, and so on.
+// Asks for what lies a bit behind these bytes while their numbers are computed.  The processor does so by itself where
+// little is computed per number; where much is, it would compute, wait for memory, compute, and so on.
 static inline void expect(const void *x, int64_t bytes) {
     for (int64_t i = AHEAD; i < AHEAD + bytes; i += 64) __builtin_prefetch((const char *)x + i);
 }

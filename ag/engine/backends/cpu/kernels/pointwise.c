@@ -119,18 +119,12 @@ KERNEL(randint, { int32_t *out; const uint32_t *key; int64_t n; int64_t low; int
 }
 
 KERNEL(dropout, { number *out; const number *x; const uint32_t *key; int64_t n; double rate; int64_t types; }) {
-    const span s = share(a->n, 4 * BLOCKS, part, parts);
-    const int type = type_of(a->types, 0);
     const float rate = (float)a->rate;
     const double factor = 1.0 / (1.0 - a->rate);
-    uint32_t words[4 * BLOCKS];
-    ALIGNED float memory[2][4 * BLOCKS];
-    for (int64_t b = s.begin; b < s.end; b += 4 * BLOCKS) {
-        const int64_t m = least(4 * BLOCKS, s.end - b);
-        const float *x = wide(a->x, type_of(a->types, 1), b, m, memory[0]);
-        float *to = room(a->out, type, b, memory[1]);
-        philox(words, a->key, (uint64_t)b / 4, (m + 3) / 4);
-        EACH(i, m) to[i] = (float)(x[i] * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f >= rate ? factor : 0.0));
-        kept(a->out, type, b, m, to);
-    }
+    uint32_t words[BLOCK];
+    BLOCKWISE({
+        for (int64_t i = 0; i < m; i += 4 * BLOCKS)
+            philox(words + i, a->key, (uint64_t)(b + i) / 4, (least(4 * BLOCKS, m - i) + 3) / 4);
+        EACH(i, m) out[i] = (float)(x[i] * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f >= rate ? factor : 0.0));
+    })
 }

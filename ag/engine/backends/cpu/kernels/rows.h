@@ -12,7 +12,6 @@
 #define COLUMNS 512  // of a tile at most: its sums stay in the first-level cache
 #define PAGE 1024  // floats
 #define FEW 256  // rows that a cache may have no places for
-#define MANY (1 << 18)  // floats that fit the second-level cache
 
 #define INFINITY_ __builtin_inff()
 #define IVDEP _Pragma("GCC ivdep")

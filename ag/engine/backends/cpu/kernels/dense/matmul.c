@@ -96,9 +96,10 @@ static void multiply(const product *p, span rows, span cols) {
     const int64_t line = p->type ? least(up(wide, WIDE), PANELS * WIDE) : p->cols;
     const int64_t held = p->type ? (inner > DEEP ? tall : TALL_BLOCK) * line : 0;
     // A whole A of a few blocks is packed once for all columns.
-    const int64_t once = inner <= DEEP && wide > PANELS * WIDE && tall <= 4 * TALL_BLOCK ? up(tall, TALL_BLOCK) : TALL_BLOCK;
-    float *panels = ag_scratch(PANELS * DEEP * WIDE + once * PITCH + held), *blocks = panels + PANELS * DEEP * WIDE;
-    float *made = blocks + once * PITCH;
+    const int once = inner <= DEEP && wide > PANELS * WIDE && tall <= 4 * TALL_BLOCK;
+    const int64_t room_a = (once ? up(tall, TALL_BLOCK) : TALL_BLOCK) * PITCH;
+    float *panels = ag_scratch(PANELS * DEEP * WIDE + room_a + held), *blocks = panels + PANELS * DEEP * WIDE;
+    float *made = blocks + room_a;
     if (!panels) {
         multiply_plainly(p, rows, cols);
         return;
@@ -123,8 +124,8 @@ static void multiply(const product *p, span rows, span cols) {
             for (int64_t i = rows.begin; i < rows.end; i += TALL_BLOCK) {
                 const int64_t some = least(TALL_BLOCK, rows.end - i);
                 float *sums = inner > DEEP ? made + (i - rows.begin) * line : made;
-                float *block = blocks + (i - rows.begin) % once * PITCH;
-                if (packs_a && (col == cols.begin || once < tall || inner > DEEP)) pack_rows(block, a, i, some, k, deep);
+                float *block = once ? blocks + (i - rows.begin) * PITCH : blocks;
+                if (packs_a && (!once || col == cols.begin)) pack_rows(block, a, i, some, k, deep);
                 for (int64_t j = col; j < end; j += WIDE) {
                     const int64_t few = least(WIDE, end - j);
                     const int packed = packs_b || few < WIDE;

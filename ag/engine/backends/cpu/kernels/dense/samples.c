@@ -10,8 +10,6 @@ enum { HIGH = 4, BROAD = 6 };
 enum { HIGH = 3, BROAD = 4 };
 #endif
 
-enum { SOME = 1 << 18 };  // floats that fit the second-level cache
-
 #define EACH_OF(i, count) _Pragma("GCC unroll 6") for (int i = 0; i < count; i++)
 
 INLINE reg some(const float *x, int64_t m) {
@@ -65,7 +63,7 @@ static int of_small(float *out, const float *a, const float *b, const sizes *s, 
     const int64_t row = s->samples * (s->ta ? 1 : s->inner), step_a = s->samples * (s->ta ? s->rows : 1);
     const int64_t col = s->samples * (s->tb ? s->inner : 1), step_b = s->samples * (s->tb ? 1 : s->cols);
     const int64_t line = s->cols * s->samples, one = s->inner * WIDTH;
-    const int64_t held = up(least(rows.end - rows.begin, 1 + SOME / (one + 1)), HIGH);
+    const int64_t held = up(least(rows.end - rows.begin, 1 + MANY / (one + 1)), HIGH);
     float *packed = ag_scratch((held + BROAD) * one + 1);
     if (!packed) return 0;
     float *few = packed + held * one;
