@@ -45,7 +45,7 @@ NEEDS = {".v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}, ".v
 CPUINFO = Path("/proc/cpuinfo")  # where Linux lists what a processor can do
 _PER_FILE = 12  # functions; files are compiled side by side
 CONTRACT = re.compile(r"^// contract\b", re.M)  # of files whose products and sums may become one operation
-MEMBER = re.compile(r"((?:const )?(?:float|number|double|int32_t|uint32_t|void) \*|int64_t |double )(\w+)"
+MEMBER = re.compile(r"((?:const )?(?:float|number|double|int32_t|uint32_t|word|void) \*|int64_t |double )(\w+)"
                     r"(?:\[(\d+)\])?")
 
 
@@ -128,8 +128,8 @@ def interface(text: str) -> dict[str, Any]:
         for member in filter(None, map(str.strip, block.split(";"))):
             match = MEMBER.fullmatch(member)
             if match is None or (match[1].endswith("*") and (numbers or match[3])):
-                raise KernelError(f"{name}: `{member}` is not a pointer to float, number, double, int32_t, uint32_t or "
-                                  f"void, which come first, nor an int64_t or double, or an array of these.")
+                raise KernelError(f"{name}: `{member}` is not a pointer to float, number, double, int32_t, uint32_t, "
+                                  f"word or void, which come first, nor an int64_t or double, or an array of these.")
             if match[1].endswith("*"):
                 kind = match[1].removeprefix("const ").removesuffix(" *")
                 operands.append({"name": match[2], "type": kind, "writes": not match[1].startswith("const")})

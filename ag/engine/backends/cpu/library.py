@@ -33,7 +33,8 @@ _BUILD = ("with a C compiler, run `python tools/cpu_kernels.py`" if (_ROOT / "to
 _DAMAGE = OSError, ValueError, LookupError, TypeError, AttributeError
 _NOTED = "kernels: "  # how lines about them begin in the note that a build leaves
 _TYPES: dict[str, tuple[DType, ...]] = {"float": (F32, BOOL), "number": (F32, BOOL, BF16, F16), "double": (F64,),
-                                        "int32_t": (I32,), "uint32_t": (U32,), "void": (F32, I32, U32, BOOL)}
+                                        "int32_t": (I32,), "uint32_t": (U32,), "word": (F32, I32, U32, BOOL),
+                                        "void": (F32, I32, U32, BOOL)}
 _WORD = {"int64_t": "q", "double": "d"}
 # Elements; below, waking threads takes longer than they help, and so does giving Python's lock away.
 SHARED_FROM = 1 << 14
@@ -109,8 +110,10 @@ class Kernel:
             return None
         if any(function not in self.functions for function, *_ in cast(Chain, params.get("chain", ()))):
             return None
-        if len({dtype for dtype, types in zip(dtypes, self.types, strict=True) if I32 in types and F32 in types}) > 1:
-            return None  # it moves words, and does not convert them
+        moved = {dtype if BF16 in self.types[0] else dtype.wide
+                 for dtype, types in zip(dtypes, self.types, strict=True) if I32 in types and F32 in types}
+        if len(moved) > 1:
+            return None  # it moves words, and converts 16 bits at most
         try:
             values: Params = {**params, **primitive.layout(*shapes, **params)}
         except ShapeError:  # more axes than layouts have; numpy takes any

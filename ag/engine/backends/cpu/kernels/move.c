@@ -317,22 +317,23 @@ static inline __attribute__((always_inline)) int meet(int64_t how, word *out, in
 
 // Goes from place to place, so that every column has their order.
 KERNEL(scatter_along, {
-    void *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
-    int64_t first; int64_t last; int64_t how; int64_t wraps;
+    word *out; const void *x; const int32_t *ids; int64_t outer; int64_t length; int64_t inner; int64_t places;
+    int64_t first; int64_t last; int64_t how; int64_t wraps; int64_t types;
 }) {
     const int64_t n = a->inner, few = columns_held(a->length, n), size = few && n > 1 ? few : least(GRAIN, n);
     const int64_t pieces = size ? (n + size - 1) / size : 0, ends = a->wraps ? a->length : 0;
     word *held = few && n > size && 2 * (a->last - a->first) >= a->length ? (word *)ag_scratch(HELD) : NULL;
+    float given[HELD / 8];
     const span s = share(a->outer * pieces, grain_of((a->last - a->first) * size), part, parts);
     for (int64_t r = s.begin; r < s.end; r++) {
         const int64_t o = r / pieces, begin = r % pieces * size, m = least(size, n - begin), row = held ? m : n;
-        word *whole = (word *)a->out + o * a->length * n + begin, *out = held ? held : whole;
+        word *whole = a->out + o * a->length * n + begin, *out = held ? held : whole;
         int outside = 0;
         if (held) copy_columns(held, m, whole, n, a->length, m);
         for (int64_t p = a->first; p < a->last; p++) {
             const int64_t from = (o * a->places + p) * n + begin;
             const uint32_t *ids = (const uint32_t *)a->ids + from;
-            const word *x = (const word *)a->x + from;
+            const word *x = (const word *)wide(a->x, type_of(a->types, 1), from, m, given);
             expect_columns(ids, m, n);
             expect_columns(x, m, n);
             if (a->how == 0) outside |= meet(0, out, row, x, ids, m, a->length, ends);

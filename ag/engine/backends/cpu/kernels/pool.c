@@ -1,161 +1,93 @@
 // Pooling over [channels, height, width, batch].  A tap sees neighbouring samples side by side, and neighbouring places
 // where windows move by one pixel; so a row is done tap after tap.
-#include "ag.h"
+#include "rows.h"
 
 typedef struct {
-    float *out;
+    number *out;
+    float *tap;
+    const number *in;
+    int of_out, of_in;  // types (halves.h)
+    int64_t n, batch;
     const int64_t *image, *places, *kernel, *stride, *padding, *dilation;
-    int64_t batch;
 } pool;
 
-// The places from which a tap sees a pixel; the pixel of a place is stride * place + first.
-typedef struct { int64_t begin, end, first; } sight;
+enum { LARGEST, CHOSEN, MEAN, SPREAD };  // what is made, and that of the gradients
 
-static sight sight_of(const pool *p, int64_t tap) {
-    const int64_t stride = p->stride[1], first = tap * p->dilation[1] - p->padding[1];
-    const int64_t begin = first >= 0 ? 0 : (stride - 1 - first) / stride, last = p->image[1] - 1 - first;
-    const int64_t end = last < 0 ? 0 : least(p->places[1], last / stride + 1);
-    return (sight){begin, end, first};
-}
-
-// The pixel row that a row of taps sees from a row of places, or -1.
-static int64_t pixel_row(const pool *p, int64_t row, int64_t tap) {
-    const int64_t y = row * p->stride[0] + tap * p->dilation[0] - p->padding[0];
-    return y < 0 || y >= p->image[0] ? -1 : y;
-}
-
-// The row of places from which a row of taps sees a row of pixels, or -1.
-static int64_t place_row(const pool *p, int64_t row, int64_t tap) {
-    const int64_t y = row + p->padding[0] - tap * p->dilation[0];
-    return y < 0 || y % p->stride[0] || y / p->stride[0] >= p->places[0] ? -1 : y / p->stride[0];
-}
-
-// For what tap `j` of a row sees: places from AT_PLACE on and pixels from AT_PIXEL on, N of each; pixels are STEP apart.
-#define EACH_RUN(p, j, action) do { \
-    const sight s = sight_of(p, j); \
-    const int64_t stride = (p)->stride[1], batch = (p)->batch, apart = stride == 1 || batch == 1 ? s.end - s.begin : 1; \
-    const int64_t N = apart * batch, STEP = batch == 1 ? stride : 1; \
-    for (int64_t place = s.begin; place < s.end; place += apart) { \
-        const int64_t AT_PLACE = place * batch, AT_PIXEL = (place * stride + s.first) * batch; \
-        if (STEP == 1) action(1); \
-        else action(STEP); \
-    } \
-} while (0)
-
-static inline void take_larger(float *best, float *tap, const float *x, int64_t step, int64_t n, float number, float none) {
+// What n elements of a tap bring to the results, which are `step` apart where it is a gradient, else what it sees is.
+static inline void bring(int how, float *out, float *tap, const float *x, int64_t step, int64_t n, float number, float none) {
+    const int back = how == CHOSEN || how == SPREAD;
+    const int64_t to = back ? step : 1, from = back ? 1 : step;
     for (int64_t i = 0; i < n; i++) {
-        const float v = x[i * step], b = best[i], t = tap[i];
-        const int larger = (v > b) | ((v != v) & (b == b)) | (t == none);
-        best[i] = larger ? v : b;
-        tap[i] = larger ? number : t;
+        const float v = x[i * from], best = out[i * to], t = how > CHOSEN ? none : tap[i];
+        if (how == LARGEST) {
+            const int larger = (v > best) | ((v != v) & (best == best)) | (t == none);
+            out[i] = larger ? v : best;
+            tap[i] = larger ? number : t;
+        } else out[i * to] = best + (how == CHOSEN && t != number ? 0.0f : v);
     }
 }
 
-static inline void add_chosen(float *out, int64_t step, const float *tap, const float *g, int64_t n, float number) {
-    for (int64_t i = 0; i < n; i++) out[i * step] += tap[i] == number ? g[i] : 0.0f;
+// Rows of results, in pieces where 16 bits have to be converted; a gradient's are pixels and what taps see is places.
+static inline __attribute__((always_inline)) void pooled(int how, const pool *p, int64_t part, int64_t parts) {
+    const int back = how == CHOSEN || how == SPREAD;
+    const int64_t *made = back ? p->image : p->places, *seen = back ? p->places : p->image;
+    const int64_t batch = p->batch, stride = p->stride[1], most = p->of_out || p->of_in ? BLOCK : INT64_MAX;
+    const int64_t samples = least(batch, most), fit = most / (samples * stride + 1), columns = least(made[1], fit ? fit : 1);
+    const float taps = (float)(p->kernel[0] * p->kernel[1]);
+    const span rows = share(p->n ? p->n / (made[1] * batch) : 0, 1, part, parts);  // of all channels
+    ALIGNED float block[BLOCK], result[BLOCK];
+    for (int64_t row = rows.begin; row < rows.end; row++)
+    for (int64_t left = 0; left < made[1]; left += columns)
+    for (int64_t b = 0; b < batch; b += samples) {
+        const int64_t right = least(left + columns, made[1]), m = least(samples, batch - b), n = (right - left) * m;
+        const int64_t at = (row * made[1] + left) * batch + b;
+        float *out = room(p->out, p->of_out, at, result), *tap = p->tap + at;
+        EACH(i, n) out[i] = how == LARGEST ? -INFINITY_ : 0.0f;
+        if (how == LARGEST) EACH(i, n) tap[i] = taps;
+        for (int64_t t = 0; t < p->kernel[0] * p->kernel[1]; t++) {
+            const int64_t i = t / p->kernel[1], first = t % p->kernel[1] * p->dilation[1] - p->padding[1];
+            const int64_t down = i * p->dilation[0] - p->padding[0], y = row % made[0];
+            const int64_t other = !back ? y * p->stride[0] + down : (y - down) % p->stride[0] ? -1 : (y - down) / p->stride[0];
+            if (other < 0 || other >= seen[0]) continue;
+            // the places from which the tap sees a pixel, which is stride * place + first
+            const int64_t low = (back ? left : 0) - first, high = (back ? right : p->image[1]) - 1 - first;
+            const int64_t begin = back ? 0 : left, after = low > 0 ? (low + stride - 1) / stride : 0;
+            const int64_t end = high < 0 ? 0 : least(back ? p->places[1] : right, high / stride + 1);
+            const int64_t apart = m == batch && (stride == 1 || batch == 1) ? end - (after > begin ? after : begin) : 1;
+            const int64_t step = batch == 1 ? stride : 1, line = (row / made[0] * seen[0] + other) * seen[1] * batch + b;
+            for (int64_t place = after > begin ? after : begin; place < end; place += apart) {
+                const int64_t pixel = place * stride + first, from = line + (back ? place : pixel) * batch;
+                const int64_t to = ((back ? pixel : place) - left) * batch, count = apart * m;
+                const float *x = wide(p->in, p->of_in, from, back ? count : (count - 1) * step + 1, block);
+                float *chosen = how == CHOSEN ? p->tap + from : tap + to;
+                if (step == 1) bring(how, out + to, chosen, x, 1, count, (float)t, taps);
+                else bring(how, out + to, chosen, x, step, count, (float)t, taps);
+            }
+        }
+        if (how > CHOSEN) EACH(i, n) out[i] /= taps;
+        kept(p->out, p->of_out, at, n, out);
+    }
 }
 
-static inline void add_all(float *out, int64_t step_out, const float *x, int64_t step_x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i * step_out] += x[i * step_x];
-}
-
-static span rows_of(int64_t n, const int64_t *size, int64_t batch, int64_t part, int64_t parts) {
-    return share(n ? n / (size[1] * batch) : 0, 1, part, parts);  // of all channels
-}
-
-#define POOL {a->out, a->image, a->places, a->kernel, a->stride, a->padding, a->dilation, a->batch}
+#define POOL(tap, in, number) &(pool){a->out, tap, in, type_of(a->types, 0), type_of(a->types, number), a->n, a->batch, \
+                                      a->image, a->places, a->kernel, a->stride, a->padding, a->dilation}, part, parts
 
 KERNEL(max_pool2d, {
-    float *out; float *tap; const float *x; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
-    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2];
-}) {
-    const pool p = POOL;
-    const int64_t width = a->places[1] * a->batch, line = a->image[1] * a->batch;
-    const float none = (float)(a->kernel[0] * a->kernel[1]);
-    const span rows = rows_of(a->n, a->places, a->batch, part, parts);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        const int64_t channel = row / a->places[0];
-        float *best = a->out + row * width, *tap = a->tap + row * width;
-        for (int64_t i = 0; i < width; i++) {
-            best[i] = -__builtin_inff();
-            tap[i] = none;
-        }
-        for (int64_t i = 0; i < a->kernel[0]; i++) {
-            const int64_t y = pixel_row(&p, row % a->places[0], i);
-            if (y < 0) continue;
-            const float *x = a->x + (channel * a->image[0] + y) * line;
-            for (int64_t j = 0; j < a->kernel[1]; j++) {
-                const float number = (float)(i * a->kernel[1] + j);
-#define TAKE(step) take_larger(best + AT_PLACE, tap + AT_PLACE, x + AT_PIXEL, step, N, number, none)
-                EACH_RUN(&p, j, TAKE);
-            }
-        }
-    }
-}
+    number *out; float *tap; const number *x; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
+    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2]; int64_t types;
+}) { pooled(LARGEST, POOL(a->tap, a->x, 2)); }
 
 KERNEL(max_pool2d_grad, {
-    float *out; const float *tap; const float *g; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
-    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2];
-}) {
-    const pool p = POOL;
-    const int64_t width = a->places[1] * a->batch, line = a->image[1] * a->batch;
-    const span rows = rows_of(a->n, a->image, a->batch, part, parts);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        float *out = a->out + row * line;
-        memset(out, 0, (size_t)line * sizeof *out);
-        for (int64_t i = 0; i < a->kernel[0]; i++) {
-            const int64_t y = place_row(&p, row % a->image[0], i);
-            if (y < 0) continue;
-            const int64_t at = (row / a->image[0] * a->places[0] + y) * width;
-            for (int64_t j = 0; j < a->kernel[1]; j++) {
-                const float number = (float)(i * a->kernel[1] + j);
-#define SEND(step) add_chosen(out + AT_PIXEL, step, a->tap + at + AT_PLACE, a->g + at + AT_PLACE, N, number)
-                EACH_RUN(&p, j, SEND);
-            }
-        }
-    }
-}
+    number *out; const float *tap; const number *g; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
+    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2]; int64_t types;
+}) { pooled(CHOSEN, POOL((float *)a->tap, a->g, 2)); }
 
 KERNEL(avg_pool2d, {
-    float *out; const float *x; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
-    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2];
-}) {
-    const pool p = POOL;
-    const int64_t width = a->places[1] * a->batch, line = a->image[1] * a->batch;
-    const float taps = (float)(a->kernel[0] * a->kernel[1]);
-    const span rows = rows_of(a->n, a->places, a->batch, part, parts);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        float *out = a->out + row * width;
-        memset(out, 0, (size_t)width * sizeof *out);
-        for (int64_t i = 0; i < a->kernel[0]; i++) {
-            const int64_t y = pixel_row(&p, row % a->places[0], i);
-            if (y < 0) continue;
-            const float *x = a->x + (row / a->places[0] * a->image[0] + y) * line;
-#define ADD(step) add_all(out + AT_PLACE, 1, x + AT_PIXEL, step, N)
-            for (int64_t j = 0; j < a->kernel[1]; j++) EACH_RUN(&p, j, ADD);
-        }
-        for (int64_t i = 0; i < width; i++) out[i] /= taps;
-    }
-}
+    number *out; const number *x; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
+    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2]; int64_t types;
+}) { pooled(MEAN, POOL(NULL, a->x, 1)); }
 
 KERNEL(avg_pool2d_grad, {
-    float *out; const float *g; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
-    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2];
-}) {
-    const pool p = POOL;
-    const int64_t width = a->places[1] * a->batch, line = a->image[1] * a->batch;
-    const float taps = (float)(a->kernel[0] * a->kernel[1]);
-    const span rows = rows_of(a->n, a->image, a->batch, part, parts);
-    for (int64_t row = rows.begin; row < rows.end; row++) {
-        float *out = a->out + row * line;
-        memset(out, 0, (size_t)line * sizeof *out);
-        for (int64_t i = 0; i < a->kernel[0]; i++) {
-            const int64_t y = place_row(&p, row % a->image[0], i);
-            if (y < 0) continue;
-            const float *g = a->g + (row / a->image[0] * a->places[0] + y) * width;
-#define SPREAD(step) add_all(out + AT_PIXEL, step, g + AT_PLACE, 1, N)
-            for (int64_t j = 0; j < a->kernel[1]; j++) EACH_RUN(&p, j, SPREAD);
-        }
-        for (int64_t i = 0; i < line; i++) out[i] /= taps;
-    }
-}
+    number *out; const number *g; int64_t n; int64_t batch; int64_t image[2]; int64_t places[2];
+    int64_t kernel[2]; int64_t stride[2]; int64_t padding[2]; int64_t dilation[2]; int64_t types;
+}) { pooled(SPREAD, POOL(NULL, a->g, 1)); }

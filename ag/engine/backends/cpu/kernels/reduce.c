@@ -114,16 +114,18 @@ KERNEL(prod, {
 }) { prod_fold(a->out, a->x, type_of(a->types, 1), PIECES); }
 
 // The first place of the largest, or of a NaN.
-KERNEL(argmax, { int32_t *out; const float *x; int64_t outer; int64_t length; int64_t inner; }) {
+KERNEL(argmax, { int32_t *out; const number *x; int64_t outer; int64_t length; int64_t inner; int64_t types; }) {
+    const int type = type_of(a->types, 1);
     const span s = share(tiles_of(a->outer, 1, a->inner), 1, part, parts);
     for (int64_t i = s.begin; i < s.end; i++) {
         const tile t = tile_at(i, 1, a->inner);
-        const float *x = a->x + t.outer * a->length * a->inner + t.column;
-        ALIGNED float top[COLUMNS];
+        const int64_t first = t.outer * a->length * a->inner + t.column;
+        ALIGNED float top[COLUMNS], block[COLUMNS];
+        take_floats(top, a->x, type, first, t.width);
         int32_t *at = a->out + t.begin;
-        EACH(c, t.width) { top[c] = x[c]; at[c] = 0; }
+        EACH(c, t.width) at[c] = 0;
         for (int32_t k = 1; k < a->length; k++) {
-            x += a->inner;
+            const float *x = wide(a->x, type, first + k * a->inner, t.width, block);
             EACH(c, t.width) {
                 const int above = (x[c] > top[c]) | ((x[c] != x[c]) & (top[c] == top[c]));
                 top[c] = above ? x[c] : top[c];
@@ -150,15 +152,15 @@ KERNEL(expand, {
 }
 
 KERNEL(equal, {
-    float *out; const float *a; const float *b; int64_t n; int64_t ndim; int64_t shape[8]; int64_t a_stride[8];
-    int64_t b_stride[8];
+    float *out; const number *a; const number *b; int64_t n; int64_t ndim; int64_t shape[8]; int64_t a_stride[8];
+    int64_t b_stride[8]; int64_t types;
 }) {
     const span s = share(a->n, BLOCK, part, parts);
     ALIGNED float first[BLOCK], second[BLOCK];
     for (int64_t b = s.begin; b < s.end; b += BLOCK) {
         const int64_t m = least(BLOCK, s.end - b);
-        const float *x = ag_strided(a->a, 0, a->a_stride, a->shape, a->ndim, b, m, first);
-        const float *y = ag_strided(a->b, 0, a->b_stride, a->shape, a->ndim, b, m, second);
+        const float *x = ag_strided(a->a, type_of(a->types, 1), a->a_stride, a->shape, a->ndim, b, m, first);
+        const float *y = ag_strided(a->b, type_of(a->types, 2), a->b_stride, a->shape, a->ndim, b, m, second);
         EACH(i, m) a->out[b + i] = x[i] == y[i] ? 1.0f : 0.0f;
     }
 }

@@ -4,15 +4,21 @@
 enum { PLACES = 256 };  // times and samples, at a time
 
 // Turns rows of n numbers, a pair for each of `heads`, of which `next` is as far away; single rows are copied.
-static void turn_rows(float *out, const float *x, int64_t heads, int64_t next, int64_t far, int64_t n,
-                      const float *sine, const float *cosine) {
-    for (int64_t h = 0; h < heads; h++, out += next, x += next) {
-        if (far) EACH(i, n) {
-            const float a = x[i], b = x[far + i];
-            out[i] = a * cosine[i] - b * sine[i];
-            out[far + i] = a * sine[i] + b * cosine[i];
-        }
-        else memcpy(out, x, (size_t)n * sizeof *x);
+static void turn_rows(float *out, int of_out, const float *x, int of_x, int64_t at, int64_t heads, int64_t next, int64_t far,
+                      int64_t n, const float *sine, const float *cosine) {
+    ALIGNED float from[2][PLACES], made[2][PLACES];
+    for (int64_t h = 0; h < heads; h++, at += next) {
+        float *near = room(out, of_out, at, made[0]), *other = room(out, of_out, at + far, made[1]);
+        if (far) {
+            const float *first = wide(x, of_x, at, n, from[0]), *second = wide(x, of_x, at + far, n, from[1]);
+            EACH(i, n) {
+                const float a = first[i], b = second[i];
+                near[i] = a * cosine[i] - b * sine[i];
+                other[i] = a * sine[i] + b * cosine[i];
+            }
+            kept(out, of_out, at + far, n, other);
+        } else take_floats(near, x, of_x, at, n);
+        kept(out, of_out, at, n, near);
     }
 }
 
@@ -34,12 +40,13 @@ static void sines(float *sine, float *cosine, const int32_t *position, int64_t n
 }
 
 KERNEL(rope_pair, {
-    float *out; float *also; const float *x; const float *y; const int32_t *positions; const uint32_t *frequencies;
+    number *out; number *also; const number *x; const number *y; const int32_t *positions; const uint32_t *frequencies;
     int64_t heads; int64_t more; int64_t times; int64_t batch; int64_t counted; int64_t time_step; int64_t batch_step;
-    int64_t dim; int64_t rotary; int64_t interleaved; int64_t offset; double factor; double way;
+    int64_t dim; int64_t rotary; int64_t interleaved; int64_t offset; double factor; double way; int64_t types;
 }) {
     const int64_t inner = a->times * a->batch, pairs = a->rotary / 2, next = a->dim * inner;
     const span s = share(a->dim - pairs, 1, part, parts);
+    const int types[] = {type_of(a->types, 0), type_of(a->types, 1), type_of(a->types, 2), type_of(a->types, 3)};
     int32_t position[PLACES];
     float sine[PLACES], cosine[PLACES];
     for (int64_t at = 0; at < inner; at += PLACES) {
@@ -53,19 +60,20 @@ KERNEL(rope_pair, {
             const int64_t feature = slot >= pairs ? pairs + slot : a->interleaved ? 2 * slot : slot;
             const int64_t far = slot >= pairs ? 0 : (a->interleaved ? 1 : pairs) * inner, first = feature * inner + at;
             if (far) sines(sine, cosine, position, n, a->frequencies + 2 * slot, (float)a->factor, (float)a->way);
-            turn_rows(a->out + first, a->x + first, a->heads, next, far, n, sine, cosine);
-            if (a->more) turn_rows(a->also + first, a->y + first, a->more, next, far, n, sine, cosine);
+            turn_rows(a->out, types[0], a->x, types[2], first, a->heads, next, far, n, sine, cosine);
+            if (a->more) turn_rows(a->also, types[1], a->y, types[3], first, a->more, next, far, n, sine, cosine);
         }
     }
 }
 
 KERNEL(rope, {
-    float *out; const float *x; const int32_t *positions; const uint32_t *frequencies; int64_t heads; int64_t times;
+    number *out; const number *x; const int32_t *positions; const uint32_t *frequencies; int64_t heads; int64_t times;
     int64_t batch; int64_t counted; int64_t time_step; int64_t batch_step; int64_t dim; int64_t rotary;
-    int64_t interleaved; int64_t offset; double factor; double way;
+    int64_t interleaved; int64_t offset; double factor; double way; int64_t types;
 }) {
     const rope_pair_args alone = {
         a->out, NULL, a->x, NULL, a->positions, a->frequencies, a->heads, 0, a->times, a->batch, a->counted,
-        a->time_step, a->batch_step, a->dim, a->rotary, a->interleaved, a->offset, a->factor, a->way};
+        a->time_step, a->batch_step, a->dim, a->rotary, a->interleaved, a->offset, a->factor, a->way,
+        (a->types & 3) | (a->types & 12) << 2};
     ag_rope_pair(&alone, part, parts);
 }

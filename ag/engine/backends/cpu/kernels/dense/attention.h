@@ -53,8 +53,6 @@ static inline group shared(const sizes *s, const group *g) { return (group){g->h
 // samples of a feature do not share their places in the cache.
 static inline int64_t size_of(int64_t features, int64_t line) { return (features * line) | 16; }
 
-enum { TIMES = 64 };  // of 16-bit numbers that are converted at once
-
 // From the features of a head of x [heads * features, time, batch] to matrices, one per sample and `size` floats apart, of
 // `line` floats a row.
 static inline void take(float *to, int64_t size, const float *x, int type, const sizes *s, const group *g, int64_t features,
@@ -63,15 +61,7 @@ static inline void take(float *to, int64_t size, const float *x, int type, const
         const int64_t first = (g->head * features + f) * time * s->batch + g->sample;
         if (s->batch == 1 && type) ag_to_floats(to + f * line, from_at(x, type, first), time, type);
         else if (s->batch == 1) memcpy(to + f * line, x + first, (size_t)time * sizeof *to);
-        else if (!type) ag_turn(to + f * line, size, x + first, s->batch, time, g->count);
-        float block[TIMES * 16];
-        for (int64_t t = 0; s->batch > 1 && type && t < time; t += TIMES) {
-            const int64_t some = least(TIMES, time - t), at = first + t * s->batch;
-            if (g->count == s->batch) ag_to_floats(block, from_at(x, type, at), some * g->count, type);
-            else for (int64_t i = 0; i < some; i++)
-                ag_to_floats(block + i * g->count, from_at(x, type, at + i * s->batch), g->count, type);
-            ag_turn(to + f * line + t, size, block, g->count, some, g->count);
-        }
+        else ag_turn_from(to + f * line, size, x, type, first, s->batch, time, g->count);
     }
 }
 
@@ -84,15 +74,7 @@ static inline void give(float *x, int type, const float *from, int64_t size, con
         const float *row = from + f * line + some.begin;
         if (s->batch == 1 && type) ag_to_halves(to_at(x, type, first), row, count, type);
         else if (s->batch == 1) memcpy(x + first, row, (size_t)count * sizeof *x);
-        else if (!type) ag_turn(x + first, s->batch, row, size, g->count, count);
-        float block[TIMES * 16];
-        for (int64_t t = 0; s->batch > 1 && type && t < count; t += TIMES) {
-            const int64_t few = least(TIMES, count - t), at = first + t * s->batch;
-            ag_turn(block, g->count, row + t, size, g->count, few);
-            if (g->count == s->batch) ag_to_halves(to_at(x, type, at), block, few * g->count, type);
-            else for (int64_t i = 0; i < few; i++)
-                ag_to_halves(to_at(x, type, at + i * s->batch), block + i * g->count, g->count, type);
-        }
+        else ag_turn_to(x, type, first, s->batch, row, size, g->count, count);
     }
 }
 

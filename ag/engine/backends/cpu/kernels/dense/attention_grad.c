@@ -225,24 +225,25 @@ static void add_slopes_plainly(float *to, int64_t samples, const tensors *t, con
     for (int64_t i = queries.begin; i < queries.end; i++)
         for (int64_t j = 0; j < s->keys; j++) {
             const int64_t query = at(s, g, 1, s->queries, 0, i);
-            const float w = exp_(score_of(product_of(t->q, 0, t->k, 0, s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
-            const float along = product_of(t->g, 0, t->v, 0, s, g, s->dv, i, j) * kept_at(s, g, i, j);
+            const float w = exp_(score_of(product_of(t->q, t->of[3], t->k, t->of[4], s, g, s->d, i, j), NULL, s, g, i, j) - t->lse[query]);
+            const float along = product_of(t->g, t->of[6], t->v, t->of[5], s, g, s->dv, i, j) * kept_at(s, g, i, j);
             to[(i * s->keys + j) * samples] += w * (along - t->delta[query]);
         }
 }
 
 // work: heads * batch * queries * keys
 KERNEL(attention_bias_grad, {
-    float *dbias; const float *q; const float *k; const float *v; const float *g; const float *lse; const float *delta;
+    float *dbias; const number *q; const number *k; const number *v; const number *g; const float *lse; const float *delta;
     const void *key; const float *bias; const float *mask; const int32_t *q_segments; const int32_t *k_segments;
     const float *slopes;
     int64_t heads; int64_t batch; int64_t queries; int64_t keys; int64_t d; int64_t dv; int64_t group; int64_t terms;
-    int64_t owners; int64_t before; int64_t after; double factor; double softcap; double rate;
+    int64_t owners; int64_t before; int64_t after; double factor; double softcap; double rate; int64_t types;
 }) {
     const terms t = {a->bias, a->mask, a->q_segments, a->k_segments, a->slopes, a->terms, a->before, a->after, a->softcap};
     const sizes s = sizes_of(a->heads, a->batch, a->queries, a->keys, a->d, a->dv, 0, a->factor, a->rate, a->key, &t,
                              a->group);
-    const tensors all = {NULL, NULL, NULL, a->q, a->k, a->v, a->g, a->lse, a->delta, {0}};
+    const tensors all = {NULL, NULL, NULL, a->q, a->k, a->v, a->g, a->lse, a->delta, {
+        0, 0, 0, type_of(a->types, 1), type_of(a->types, 2), type_of(a->types, 3), type_of(a->types, 4)}};
     const int64_t by_sample = a->terms >> 4 & 1, by_head = a->terms >> 7 & 1, samples = by_sample ? s.batch : 1;
     const int64_t size_q = size_of(s.d, s.line_q), size_k = size_of(s.d, s.line_k), size_v = size_of(s.dv, s.line_k),
                   size_g = size_of(s.dv, s.line_q);
@@ -266,10 +267,10 @@ KERNEL(attention_bias_grad, {
                     add_slopes_plainly(to, samples, &all, &s, &one, queries);
                     continue;
                 }
-                take(q, size_q, a->q, FLOATS, &s, &one, s.d, s.queries, s.line_q);
-                take(k, size_k, a->k, FLOATS, &s, &kv, s.d, s.keys, s.line_k);
-                take(v, size_v, a->v, FLOATS, &s, &kv, s.dv, s.keys, s.line_k);
-                take(g, size_g, a->g, FLOATS, &s, &one, s.dv, s.queries, s.line_q);
+                take(q, size_q, a->q, all.of[3], &s, &one, s.d, s.queries, s.line_q);
+                take(k, size_k, a->k, all.of[4], &s, &kv, s.d, s.keys, s.line_k);
+                take(v, size_v, a->v, all.of[5], &s, &kv, s.dv, s.keys, s.line_k);
+                take(g, size_g, a->g, all.of[6], &s, &one, s.dv, s.queries, s.line_q);
                 take(lse, s.line_q, a->lse, FLOATS, &s, &one, 1, s.queries, s.line_q);
                 take(delta, s.line_q, a->delta, FLOATS, &s, &one, 1, s.queries, s.line_q);
                 add_slopes(to, samples, &(operands){q, k, v, g, lse, delta, h, n}, &p, &s, queries);

@@ -196,3 +196,29 @@ void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, i
         }
     }
 }
+
+enum { SOME = 64 };  // rows whose 16-bit numbers are converted together
+
+void ag_turn_from(float *to, int64_t step_to, const number *x, int type, int64_t first, int64_t step, int64_t rows,
+                  int64_t cols) {
+    float block[SOME * 16];
+    if (!type) ag_turn(to, step_to, x + first, step, rows, cols);
+    for (int64_t r = 0; type && r < rows; r += SOME) {
+        const int64_t few = least(SOME, rows - r), at = first + r * step;
+        if (cols == step) ag_to_floats(block, from_at(x, type, at), few * cols, type);
+        else for (int64_t i = 0; i < few; i++) ag_to_floats(block + i * cols, from_at(x, type, at + i * step), cols, type);
+        ag_turn(to + r, step_to, block, cols, few, cols);
+    }
+}
+
+void ag_turn_to(number *x, int type, int64_t first, int64_t step, const float *from, int64_t step_from, int64_t rows,
+                int64_t cols) {
+    float block[SOME * 16];
+    if (!type) ag_turn(x + first, step, from, step_from, rows, cols);
+    for (int64_t c = 0; type && c < cols; c += SOME) {
+        const int64_t few = least(SOME, cols - c), at = first + c * step;
+        ag_turn(block, rows, from + c, step_from, rows, few);
+        if (rows == step) ag_to_halves(to_at(x, type, at), block, few * rows, type);
+        else for (int64_t i = 0; i < few; i++) ag_to_halves(to_at(x, type, at + i * step), block + i * rows, rows, type);
+    }
+}

@@ -90,6 +90,12 @@ HIDDEN void ag_multiply(const product *p, int64_t part, int64_t parts);
 // to[j, i] = from[i, j] for `rows` rows and `cols` columns; rows of `to` and `from` are so many floats apart.
 HIDDEN void ag_turn(float *to, int64_t step_to, const float *from, int64_t step_from, int64_t rows, int64_t cols);
 
+// The same from numbers, of 16 columns at most, and to numbers, of 16 rows; element `first` is the first one's.
+HIDDEN void ag_turn_from(float *to, int64_t step_to, const number *x, int type, int64_t first, int64_t step, int64_t rows,
+                         int64_t cols);
+HIDDEN void ag_turn_to(number *x, int type, int64_t first, int64_t step, const float *from, int64_t step_from, int64_t rows,
+                       int64_t cols);
+
 #if WIDTH == 16
 #define LANES_OF(f, m) f(0, m), f(1, m), f(2, m), f(3, m), f(4, m), f(5, m), f(6, m), f(7, m), \
                        f(8, m), f(9, m), f(10, m), f(11, m), f(12, m), f(13, m), f(14, m), f(15, m)
