@@ -31,10 +31,11 @@ static int64_t place_of(const walk *c, int64_t channel, int64_t y) {
 // ---------------------------------------------------------------------------------------------- tiles
 
 // What a tile reads lies side by side: nothing, weights, or weights and lanes of all channels and taps, `count` of them.
-enum { NOTHING, WEIGHTS, ALL };
+// Where others need its lanes, the first one packs them on its way, as [channels seen, taps, WIDE].
+enum { NOTHING, WEIGHTS, PACKING, ALL };
 
 INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const walk *c, const float *w, const tap *taps,
-                 int64_t count, const float *x, int64_t pitch) {
+                 int64_t count, const float *x, int64_t pitch, float *panel) {
     reg sum[TALL][2];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) sum[i][0] = sum[i][1] = (reg){0};
@@ -45,6 +46,11 @@ INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const 
             const float *a = w + (packed == ALL ? t : taps[t].weight) * (packed ? TALL : 1);
             const float *b = x + (packed == ALL ? t * WIDE : taps[t].lanes);
             const reg p = get(b), q = regs > 1 ? get(b + WIDTH) : p;
+            if (packed == PACKING) {
+                put(panel, p);
+                put(panel + WIDTH, q);
+                panel += WIDE;
+            }
 #pragma GCC unroll 8
             for (int i = 0; i < rows; i++) {
                 sum[i][0] += a[i * row] * p;
@@ -59,8 +65,8 @@ INLINE void tile(int rows, int regs, int packed, float *to, int64_t step, const 
 }
 
 #define ARGUMENTS float *to, int64_t step, const walk *c, const float *w, const tap *taps, int64_t count, \
-                  const float *x, int64_t pitch
-#define GIVEN to, step, c, w, taps, count, x, pitch
+                  const float *x, int64_t pitch, float *panel
+#define GIVEN to, step, c, w, taps, count, x, pitch, panel
 
 INLINE void tile_of_rows(int64_t rows, int regs, int packed, ARGUMENTS) { TILE_OF(rows, regs, packed, GIVEN); }
 
@@ -68,6 +74,7 @@ static __attribute__((noinline)) void wide_tile(int64_t rows, ARGUMENTS) { tile_
 static __attribute__((noinline)) void slim_tile(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, NOTHING, GIVEN); }
 static __attribute__((noinline)) void wide_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, WEIGHTS, GIVEN); }
 static __attribute__((noinline)) void slim_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 1, WEIGHTS, GIVEN); }
+static __attribute__((noinline)) void packing(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, PACKING, GIVEN); }
 static __attribute__((noinline)) void all_packed(int64_t rows, ARGUMENTS) { tile_of_rows(rows, 2, ALL, GIVEN); }
 
 // Weights as [channels made / TALL, channels seen, taps, TALL].
@@ -80,15 +87,6 @@ static void pack_weights(float *to, const walk *c, span some, int64_t taps) {
 #pragma GCC unroll 8
                 for (int64_t i = 0; i < TALL; i++) to[i] = c->of_w ? number_at(c->w, c->of_w, from[i] + t) : c->w[from[i] + t];
     }
-}
-
-// A tile's lanes as [channels seen, taps, WIDE].
-static void pack_lanes(float *to, const walk *c, const tap *taps, int64_t count, const float *x, int64_t pitch) {
-    for (int64_t k = 0; k < c->ins; k++, x += pitch)
-        for (int64_t t = 0; t < count; t++, to += WIDE) {
-            put(to, get(x + taps[t].lanes));
-            put(to + WIDTH, get(x + taps[t].lanes + WIDTH));
-        }
 }
 
 // ---------------------------------------------------------------------------------------------- rows of places
@@ -121,14 +119,13 @@ static void make_lanes(const walk *c, span some, int64_t y, const lanes *l, int6
         const int beside = wide % WIDTH == 0 && (in_order || l->samples % wide == 0);  // lanes that lie side by side
         const int whole = beside && !c->of_out;  // and are stored by the tile
         const int packed = panel && count == taps_of(c) && (wide == WIDE || !beside);
-        if (packed) pack_lanes(panel, c, taps, count, ring + at, pitch);
         for (int64_t f = some.begin; f < some.end; f += TALL) {
             const int64_t tall = least(TALL, some.end - f), step = whole ? plane : WIDE;
             float *to = whole ? c->out + lane_of(place_of(c, f, y), l, c->batch, at) : made;
             const float *w = weights ? weights + (f - some.begin) * c->ins * taps_of(c) : c->w + f * c->w_out;
-            if (packed) all_packed(tall, to, step, c, w, taps, c->ins * count, panel, 0);
-            else if (weights) (wide > WIDTH ? wide_packed : slim_packed)(tall, to, step, c, w, taps, count, ring + at, pitch);
-            else (wide > WIDTH ? wide_tile : slim_tile)(tall, to, step, c, w, taps, count, ring + at, pitch);
+            if (packed && f > some.begin) all_packed(tall, to, step, c, w, taps, c->ins * count, panel, 0, NULL);
+            else (packed ? packing : wide > WIDTH ? weights ? wide_packed : wide_tile : weights ? slim_packed : slim_tile)(
+                tall, to, step, c, w, taps, count, ring + at, pitch, panel);
             for (int64_t i = 0; i < tall && !whole; i++)
                 put_lanes(c, place_of(c, f + i, y), l, at, wide, made + i * WIDE);
         }
