@@ -4,12 +4,13 @@
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #include "shares.glsl"
+#include "numbers.glsl"
 shared float tops[128];
 shared uint places[128];
 
 layout(push_constant) uniform Args { uint outer, length, inner, pieces, out_at, x_at; };
 layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+NUMBERS(1, readonly, X, x)
 
 bool above(float a, float b) { return isnan(b) ? false : a > b || isnan(a); }
 
@@ -17,11 +18,11 @@ void main() {
     const uint element = column_of(inner), share = share_of(inner), column = column_in_group(inner);
     const uint i = element % inner, o = element / inner;
     const bool valid = o < outer;
-    const uint x_0 = x_at + o * length * inner + i, end = valid ? length : 0;
+    const uint x_0 = FIRST_OF(1, x_at) + o * length * inner + i, end = valid ? length : 0;
     uint place = share < end ? share : 0;
-    float top = valid ? x[x_0 + place * inner] : 0.0;
+    float top = valid ? NUMBER(x, 1, 0u, x_0 + place * inner) : 0.0;
     for (uint k = share + shares; k < end; k += shares) {
-        const float found = x[x_0 + k * inner];
+        const float found = NUMBER(x, 1, 0u, x_0 + k * inner);
         if (above(found, top)) { top = found; place = k; }
     }
     if (shares > 1) {

@@ -8,23 +8,25 @@
 #define GRID places
 #include "index.glsl"
 #include "window.glsl"
+#define TYPES 8
+#include "numbers.glsl"
 
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
 
 void main() {
     const uint i = invocation();
     if (i >= n) return;
     const Element e = element(i);
-    const uint x_0 = x_at + e.channel * plane(image) + e.b;
+    const uint x_0 = e.channel * plane(image) + e.b;
     float total = 0.0;
     for (uint down = 0; down < kernel_0; down++) {
         const uint y = pixel(0, e.y, down);
         if (y >= image[0]) continue;
         for (uint across = 0; across < kernel_1; across++) {
             const uint x_ = pixel(1, e.x, across);
-            if (x_ < image[1]) total += x[x_0 + (y * image[1] + x_) * batch];
+            if (x_ < image[1]) total += NUMBER(x, 1, x_at, x_0 + (y * image[1] + x_) * batch);
         }
     }
-    out_[out_at + i] = total / float(kernel_0 * kernel_1);
+    PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + i, total / float(kernel_0 * kernel_1))
 }

@@ -5,14 +5,15 @@
 #version 440
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
+#include "move_alone.glsl"
 
 layout(push_constant) uniform Args {
     uint n, features, capacity, times, batch, keys_at, values_at, k_at, v_at, places_at;
 };
-layout(set = 0, binding = 0) buffer Keys_ { uint keys[]; };
-layout(set = 0, binding = 1) buffer Values_ { uint values[]; };
-layout(set = 0, binding = 2) readonly buffer K_ { uint k[]; };
-layout(set = 0, binding = 3) readonly buffer V_ { uint v[]; };
+NUMBERS(0, , Keys, keys)
+NUMBERS(1, , Values, values)
+NUMBERS(2, readonly, K, k)
+NUMBERS(3, readonly, V, v)
 layout(set = 0, binding = 4) readonly buffer Places_ { uint places[]; };  // -1 is a large one
 
 void main() {
@@ -22,6 +23,6 @@ void main() {
     if (place >= capacity) return;
     const bool is_key = feature < features;
     const uint to = ((is_key ? feature : feature - features) * capacity + place) * batch + token % batch;
-    if (is_key) keys[keys_at + to] = k[k_at + i];
-    else values[values_at + to] = v[v_at + i - features * times * batch];
+    if (is_key) MOVE_ALONE(keys, keys_at, to, k, k_at, i)
+    else MOVE_ALONE(values, values_at, to, v, v_at, i - features * times * batch)
 }

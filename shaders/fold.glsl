@@ -2,10 +2,11 @@
 // out[outer, pieces, inner], x[outer, length, inner]; a piece is chunk long, the last may be shorter
 #include "reduce.glsl"
 #include "ieee.glsl"
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, pieces, chunk, out_at, x_at; };
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
 
 COMBINED(column_fold, COMBINE)
 
@@ -13,9 +14,9 @@ void main() {
     const uint element = column_of(inner), share = share_of(inner);
     const uint i = element % inner, piece = element / inner % pieces, o = element / inner / pieces;
     const bool valid = o < outer;
-    const uint x_0 = x_at + o * length * inner + i, end = valid ? min((piece + 1) * chunk, length) : 0;
+    const uint x_0 = FIRST_OF(1, x_at) + o * length * inner + i, end = valid ? min((piece + 1) * chunk, length) : 0;
     float mine = NEUTRAL;
-    for (uint k = piece * chunk + share; k < end; k += shares) mine = COMBINE(mine, x[x_0 + k * inner]);
+    for (uint k = piece * chunk + share; k < end; k += shares) mine = COMBINE(mine, NUMBER(x, 1, 0u, x_0 + k * inner));
     const float whole = column_fold(0, mine, inner);
-    if (valid && share == 0) out_[out_at + element] = whole;
+    if (valid && share == 0) PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + element, whole)
 }

@@ -8,16 +8,18 @@
 #define GRID places
 #include "index.glsl"
 #include "window.glsl"
+#define TYPES 8
+#include "numbers.glsl"
 
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+NUMBERS(0, , Out, out_)
 layout(set = 0, binding = 1) buffer Tap_ { float tap[]; };
-layout(set = 0, binding = 2) readonly buffer X_ { float x[]; };
+NUMBERS(2, readonly, X, x)
 
 void main() {
     const uint i = invocation();
     if (i >= n) return;
     const Element e = element(i);
-    const uint x_0 = x_at + e.channel * plane(image) + e.b;
+    const uint x_0 = e.channel * plane(image) + e.b;
     float best = 0.0;
     int best_tap = -1;
     for (uint down = 0; down < kernel_0; down++) {
@@ -26,13 +28,13 @@ void main() {
         for (uint across = 0; across < kernel_1; across++) {
             const uint x_ = pixel(1, e.x, across);
             if (x_ >= image[1]) continue;
-            const float seen = x[x_0 + (y * image[1] + x_) * batch];
+            const float seen = NUMBER(x, 2, x_at, x_0 + (y * image[1] + x_) * batch);
             if (best_tap < 0 || seen > best || (isnan(seen) && !isnan(best))) {
                 best = seen;
                 best_tap = int(down * kernel_1 + across);
             }
         }
     }
-    out_[out_at + i] = best;
+    PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + i, best)
     tap[tap_at + i] = float(best_tap);
 }

@@ -8,10 +8,12 @@
 #define GRID image
 #include "index.glsl"
 #include "window.glsl"
+#define TYPES 8
+#include "numbers.glsl"
 
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
+NUMBERS(0, , Out, out_)
 layout(set = 0, binding = 1) readonly buffer Tap_ { float tap[]; };
-layout(set = 0, binding = 2) readonly buffer G_ { float g[]; };
+NUMBERS(2, readonly, G, g)
 
 void main() {
     const uint i = invocation();
@@ -26,8 +28,8 @@ void main() {
             const uint x = place(1, e.x, across);
             if (x >= places[1]) continue;
             const uint window = first + (y * places[1] + x) * batch;
-            if (tap[tap_at + window] == float(down * kernel_1 + across)) total += g[g_at + window];
+            if (tap[tap_at + window] == float(down * kernel_1 + across)) total += NUMBER(g, 2, g_at, window);
         }
     }
-    out_[out_at + i] = total;
+    PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + i, total)
 }

@@ -2,12 +2,14 @@
 // grid: n invocations
 #version 440
 #extension GL_GOOGLE_include_directive : require
-layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { float x[]; };
+#define TYPES 0
+#include "numbers.glsl"
+NUMBERS(0, , Out, out_)
+NUMBERS(1, readonly, X, x)
 layout(set = 0, binding = 2) readonly buffer Positions_ { int positions[]; };
 layout(set = 0, binding = 3) readonly buffer Frequencies_ { uint frequencies[]; };
 #define OFFSETS out_at, x_at,
-#define TO(i) out_[out_at + (i)]
-#define OF(i) x[x_at + (i)]
+#define TO(i, value) PUT_ALONE(out_, 0, FIRST_OF(0, out_at) + (i), value)
+#define OF(i) NUMBER(x, 1, x_at, i)
 #define HEADS TURN(TO, OF, head)
 #include "rope.glsl"

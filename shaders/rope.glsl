@@ -27,8 +27,8 @@ vec2 sine_cosine(int position, uint high, uint low) {
     const uint near = ((HEAD) * dim + feature) * inner + place, far = near + apart; \
     const float a = X(near), b = X(far); \
     precise float first = a * cosine - b * sine, second = a * sine + b * cosine; \
-    OUT(near) = is_turned ? first : a; \
-    if (is_turned) OUT(far) = second; \
+    OUT(near, is_turned ? first : a) \
+    if (is_turned) OUT(far, second) \
 }
 
 void main() {

@@ -11,10 +11,12 @@
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "ieee.glsl"
+#define TYPES 2
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args { uint outer, length, inner, places, first, last, wraps, out_at, g_at, ids_at; };
 layout(set = 0, binding = 0) buffer Out_ { float out_[]; };
-layout(set = 0, binding = 1) readonly buffer G_ { float g[]; };
+NUMBERS(1, readonly, G, g)
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
 
 // The layout of the primitive has the rule: few words and rows where there are few, so that there are many workgroups.
@@ -32,7 +34,7 @@ void stage(uint size, uint block, uint row_0) {
         EACH(c, FOUR) {
             const uint at = min(s + c * LANES, size - 1), row = min(row_0 + at % ROWS, outer * inner - 1);
             const uint place = block + listed[at / ROWS] % PLACES;
-            some[c] = g[g_at + (row / inner * places + place) * inner + row % inner];
+            some[c] = NUMBER(g, 1, g_at, (row / inner * places + place) * inner + row % inner);
         }
         EACH(c, FOUR) if (s + c * LANES < size) staged[s + c * LANES] = some[c];
     }

@@ -8,12 +8,14 @@
 #extension GL_GOOGLE_include_directive : require
 #include "index.glsl"
 #include "ieee.glsl"
+#define TYPES 0
+#include "numbers.glsl"
 
 layout(push_constant) uniform Args {
     uint outer, length, inner, places, first, last, how, wraps, out_at, x_at, ids_at;
 };
 layout(set = 0, binding = 0) buffer Out_ { uint out_[]; };
-layout(set = 0, binding = 1) readonly buffer X_ { uint x[]; };
+NUMBERS(1, readonly, X, x)
 layout(set = 0, binding = 2) readonly buffer Ids_ { uint ids[]; };
 #include "ids.glsl"
 const uint NAN_WORD = 0x7fc00000u;
@@ -34,7 +36,8 @@ void main() {
             outside = outside || id != NOTHING;
             continue;
         }
-        const uint to = out_at + (o * length + id) * inner + i, word = x[x_at + from];
+        const uint to = out_at + (o * length + id) * inner + i;
+        const uint word = TYPE_OF(1) == 0u ? xhalves[x_at + from] : floatBitsToUint(NUMBER(x, 1, x_at, from));
         out_[to] = how == 4u ? word : floatBitsToUint(joined(uintBitsToFloat(out_[to]), uintBitsToFloat(word)));
     }
     if (outside && length > 0u) out_[out_at + o * length * inner + i] = NAN_WORD;

@@ -215,7 +215,7 @@ class StaticCache:
         The most positions; those that padding took in its chunk count.
     batch : int, optional
     dtype : str, optional
-        ``"f32"``, also for 16-bit keys, or ``"f64"`` on the CPU.
+        ``"f32"``, ``"bf16"`` or ``"f16"``, in half the memory, or ``"f64"`` on the CPU.
 
     Examples
     --------
@@ -232,8 +232,8 @@ class StaticCache:
         self.layers, self.features, self.capacity, self.batch, self.value_features = sizes(
             "StaticCache", layers=layers, features=features, capacity=capacity, batch=batch, value_features=wide)
         kind = as_dtype(dtype, "StaticCache")
-        if kind not in (F32, F64):
-            raise DtypeError(f"StaticCache: dtype is {kind}; f32, which 16-bit keys are kept in, or f64 is required.")
+        if not kind.is_float:
+            raise DtypeError(f"StaticCache: dtype is {kind}; f32, bf16, f16 or f64 is required.")
         backend: Device = default_backend(kind) if device is None else backend_of(device)
         self._kept = [tuple([Tensor(backend.zeros((n, self.capacity, self.batch), kind))
                              for n in (self.features, self.value_features)]) for _ in range(self.layers)]

@@ -446,7 +446,7 @@ def cache_places(out: Array, at: Array, lengths: Array, *, times: int, left: boo
 
 
 @primitive(outputs=0, updates=("keys", "values"), layout=lambda keys, values, k, v, places: {
-    "n": prod(k) + prod(v), "features": k[0], "capacity": keys[1], "times": k[1], "batch": k[2]})
+    "n": prod(k) + prod(v), "features": k[0], "capacity": keys[1], "times": k[1], "batch": k[2]}, moves=True)
 def cache_append(keys: Array, values: Array, k: Array, v: Array, places: Array) -> None:
     # keys[.., places[t, b], b] = k[.., t, b], and values likewise
     time, sample = np.nonzero((places >= 0) & (places < keys.shape[1]))
