@@ -24,7 +24,7 @@ from ag.autograd.watched import notes_here
 from ag.engine.arena import now
 from ag.engine.buffer import Buffer, Device
 from ag.engine.device import backend_of, default_backend
-from ag.engine.dtype import F32, F64, I32, as_dtype
+from ag.engine.dtype import F32, I32, as_dtype
 from ag.engine.interpreter import current, recording_here
 from ag.engine.kernels.attention import cache_append, cache_mask, cache_places
 from ag.engine.kernels.convert import converted
