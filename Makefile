@@ -50,7 +50,7 @@ mutants: setup-test  ## break the package in some 280 small ways: does the quick
 	@tools/test.sh mutants
 
 bench: setup  ## run the benchmarks at small sizes, against PyTorch if it is installed, and draw them; BENCH_ARGS for more
-	@for name in step ops transfer parallel comm import loaded types examples; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
+	@for name in step ops transfer parallel comm import loaded types packed examples; do $(run) benchmarks/bench_$$name.py $(BENCH_ARGS) || exit 1; done
 	@$(run) benchmarks/roofline.py benchmarks/results/ops_cpu.json
 	@$(run) tools/pictures.py
 

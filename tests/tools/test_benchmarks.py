@@ -140,7 +140,7 @@ def test_overheads(tmp_path: Path) -> None:
         library() is None, reason="no kernels in C: not built, or AG_CPU is numpy")),
     ("bench_parallel.py", 5, ("samples_per_s", "speedup")), ("bench_comm.py", 1, ("ag_ms", "mpi_ms", "ratio")),
     ("bench_import.py", 4, ("ag_ms", "numpy_ms", "ratio", "modules", "step_ms")),
-    ("bench_examples.py", 2, ("us_ag",))])
+    ("bench_examples.py", 2, ("us_ag",)), ("bench_packed.py", 18, ("us", "x_f32"))])
 def test_every_row_has_its_numbers(script: str, rows: int, numbers: tuple[str, ...], tmp_path: Path) -> None:
     if script == "bench_comm.py" and (find_spec("mpi4py") is None or find_mpiexec() is None):
         pytest.skip("mpi4py or mpiexec is missing")

@@ -52,6 +52,7 @@ INLINE reg of_uppers(const uint16_t *x) {
     return (reg)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)x)), 16);
 }
 INLINE reg of_halves(const uint16_t *x) { return (reg)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)x)); }
+INLINE reg of_scale(uint16_t h) { return (reg)_mm512_cvtph_ps(_mm256_set1_epi16((int16_t)h)); }  // in all lanes
 #elif WIDTH == 8 && defined(__AVX2__) && defined(__F16C__)
 INLINE reg of_bytes(const void *q) {
     return (reg)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(q)));
@@ -68,6 +69,7 @@ INLINE reg of_uppers(const uint16_t *x) {
     return (reg)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)x)), 16);
 }
 INLINE reg of_halves(const uint16_t *x) { return (reg)_mm256_cvtph_ps(_mm_loadu_si128((const void *)x)); }
+INLINE reg of_scale(uint16_t h) { return (reg)_mm256_cvtph_ps(_mm_set1_epi16((int16_t)h)); }
 #else
 INLINE reg of_bytes(const void *q) {
     reg r;
@@ -86,6 +88,7 @@ INLINE reg of_uppers(const uint16_t *x) {
     for (int i = 0; i < WIDTH; i++) r[i] = float_of((uint32_t)x[i] << 16);
     return r;
 }
+INLINE reg of_scale(uint16_t h) { return (reg){0} + of_half(h); }
 INLINE reg of_halves(const uint16_t *x) {
     reg r;
     for (int i = 0; i < WIDTH; i++) r[i] = of_half(x[i]);
@@ -109,7 +112,7 @@ INLINE void load_block(int type, const operand *x, int64_t b, reg *to) {
     enum { REGS = BLOCK_OF / WIDTH };
     const uint16_t *halves = (const uint16_t *)x->plane[type < Q4_K ? 0 : 2];
     if (type == Q8_0) {
-        const float d = of_half(halves[b]);
+        const reg d = of_scale(halves[b]);
 #pragma GCC unroll 8
         for (int i = 0; i < REGS; i++) to[i] = of_bytes((const int8_t *)x->at + BLOCK_OF * b + WIDTH * i) * d;
     } else if (type == Q6_K) {
@@ -120,13 +123,13 @@ INLINE void load_block(int type, const operand *x, int64_t b, reg *to) {
 #pragma GCC unroll 8
         for (int i = 0; i < REGS; i++) to[i] = of_eights(q, i) * (2 * i < REGS ? first : second);
     } else {
-        float d, m = 0.0f;
+        reg d, m = {0};
         if (type == Q4_K) {  // products of these are exact, so that it does not matter whether they are contracted
-            d = of_half(halves[b / 8 * 2]) * (float)((const uint8_t *)x->plane[0])[b];
-            m = -of_half(halves[b / 8 * 2 + 1]) * (float)((const uint8_t *)x->plane[1])[b];
+            d = of_scale(halves[b / 8 * 2]) * (float)((const uint8_t *)x->plane[0])[b];
+            m = -of_scale(halves[b / 8 * 2 + 1]) * (float)((const uint8_t *)x->plane[1])[b];
         } else {
-            d = of_half(halves[b]);
-            if (type == Q4_1) m = of_half(((const uint16_t *)x->plane[1])[b]);
+            d = of_scale(halves[b]);
+            if (type == Q4_1) m = of_scale(((const uint16_t *)x->plane[1])[b]);
         }
 #pragma GCC unroll 4
         for (int i = 0; i < REGS / 2; i++) {
