@@ -143,7 +143,7 @@ INLINE void load_block(int type, const operand *x, int64_t b, reg *to) {
 
 // Registers of consecutive numbers from number `i` on: BLOCK_OF of them if they are in blocks, else WIDE.
 INLINE void load_regs(int type, const operand *x, int64_t i, reg *to) {
-    if (type >= Q8_0) load_block(type, x, i / BLOCK_OF, to);
+    if (type >= Q8_0) load_block(type, x, (int64_t)((uint64_t)i / BLOCK_OF), to);  // no rounding towards 0
 #pragma GCC unroll 2
     for (int j = 0; j < 2 && type < Q8_0; j++)
         to[j] = type == F32 ? get((const float *)x->at + i + j * WIDTH) :
